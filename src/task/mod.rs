@@ -6,6 +6,7 @@
 mod attempt;
 mod deadline;
 mod id;
+mod problem;
 mod report;
 mod state;
 mod timestamp;
@@ -13,6 +14,7 @@ mod timestamp;
 pub use attempt::{Refused, Trail};
 pub use deadline::{Deadline, GRACE};
 pub use id::{Id, InvalidId};
+pub use problem::Problem;
 pub use report::{Failure, Report, Reporter, SlaLevel, StateAt};
 pub use state::{State, TRANSITIONS};
 pub use timestamp::Timestamp;

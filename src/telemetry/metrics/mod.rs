@@ -1,0 +1,18 @@
+//! Every metric family, declared once, behind methods that take types.
+//!
+//! - labels come only from enums or from names that the configuration or the admitted contracts
+//!   bound; never an id, a path or a peer
+//! - every value of a closed label is there from the start, at 0: an alert on a series that does
+//!   not exist yet cannot fire
+//! - at most 64 contracts have series of their own, the rest share `_other` and are counted
+//! - units are seconds and bytes; one bucket bound lies exactly on each promise
+//! - a scrape reads memory only
+
+mod collector;
+mod contract;
+mod family;
+mod sidecar;
+
+pub use collector::{Collector, Received};
+pub use contract::{AttemptKind, Contract, Direction, Side, Validation};
+pub use sidecar::{Admission, AdmissionStep, Cohort, Phase, Ready, Sidecar, SpoolLoss};
