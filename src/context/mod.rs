@@ -1,1 +1,16 @@
-//! Not built yet.
+//! The task context that travels with every call, in headers and in bodies.
+//!
+//! Reading is strict: a field that is there and malformed is an error that names it, and no later
+//! line asks again whether a value fits. Elsewhere: whose fields are believed and what a call
+//! inherits from the task it serves (`proxy`).
+
+mod fields;
+pub mod header;
+mod path;
+mod text;
+mod trace;
+
+pub use fields::{AgentName, Differs, Fields, Malformed};
+pub use path::{Member, Path};
+pub use text::{boolean, list_of_text, text};
+pub use trace::Trace;
