@@ -9,18 +9,23 @@
 //! - a poll that was sent runs out: one that is given up keeps its connection slot in the agent
 //! - elsewhere: what to do while nothing good is known (`route`, `contract`)
 
+mod pace;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use super::answer::{Answer, Poll};
 use super::client::Client;
 use super::error::Error;
 use super::instance::Instance;
 use super::kv::KvEntry;
+use pace::{Bucket, backoff, random_up_to};
+
+pub use pace::{Budget, Slot};
 
 const WAIT: Duration = Duration::from_secs(55);
 /// How often a watch reads while it has no part of the budget.
@@ -29,36 +34,6 @@ const POLL_EVERY: Duration = Duration::from_secs(10);
 const COALESCE: Duration = Duration::from_millis(100);
 /// An answer from a server that heard from no leader for longer is asked for again at the leader.
 const MAX_LAST_CONTACT: Duration = Duration::from_secs(10);
-const BACKOFF_FIRST: Duration = Duration::from_millis(250);
-/// The token bucket: this many at once, then one per interval.
-const BURST: u32 = 3;
-const TOKEN_EVERY: Duration = Duration::from_millis(500);
-
-/// How many polls may be blocked at a time; one agent has 200 connections for a whole host.
-#[derive(Clone, Debug)]
-pub struct Budget {
-    free: Arc<Semaphore>,
-}
-
-/// One blocked poll's part of the budget; given back when dropped.
-#[derive(Debug)]
-pub struct Slot(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
-
-impl Budget {
-    pub fn new(watches: usize) -> Budget {
-        let free = Arc::new(Semaphore::new(watches.min(Semaphore::MAX_PERMITS)));
-        Budget { free }
-    }
-
-    /// Takes a slot, if one is free.
-    pub fn take(&self) -> Option<Slot> {
-        self.free.clone().try_acquire_owned().ok().map(Slot)
-    }
-
-    pub fn free(&self) -> usize {
-        self.free.available_permits()
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -317,9 +292,7 @@ where
         self.index = None;
         self.failures = self.failures.saturating_add(1);
         self.mark_broken(Some(Arc::new(error)));
-        let doublings = (self.failures - 1).min(16);
-        let most = (BACKOFF_FIRST * 2_u32.pow(doublings)).min(self.options.max_backoff);
-        Next::Pause(random_up_to(most))
+        Next::Pause(backoff(self.failures, self.options.max_backoff))
     }
 
     fn mark_broken(&mut self, error: Option<Arc<Error>>) {
@@ -342,43 +315,5 @@ fn is_out_of_touch<T>(answer: &Answer<T>) -> bool {
             .is_some_and(|ago| ago > MAX_LAST_CONTACT)
 }
 
-/// Full jitter: any time up to the given one.
-fn random_up_to(most: Duration) -> Duration {
-    most.mul_f64(fastrand::f64())
-}
-
-/// Bounds how often one watch asks.
-struct Bucket {
-    tokens: u32,
-    /// When the next token comes, while the bucket is not full.
-    next: Instant,
-}
-
-impl Bucket {
-    fn full() -> Bucket {
-        Bucket {
-            tokens: BURST,
-            next: Instant::now(),
-        }
-    }
-
-    async fn take(&mut self) {
-        self.fill();
-        if self.tokens == 0 {
-            sleep(self.next.saturating_duration_since(Instant::now())).await;
-            self.fill();
-        }
-        if self.tokens == BURST {
-            self.next = Instant::now() + TOKEN_EVERY;
-        }
-        self.tokens = self.tokens.saturating_sub(1);
-    }
-
-    fn fill(&mut self) {
-        let now = Instant::now();
-        while self.tokens < BURST && self.next <= now {
-            self.tokens += 1;
-            self.next += TOKEN_EVERY;
-        }
-    }
-}
+#[cfg(test)]
+mod tests;
