@@ -1,1 +1,12 @@
-//! Not built yet.
+//! Which instance a call goes to.
+//!
+//! The choice is a pure function of the call and of the instances given: first what fits
+//! (`filter`), then a weighted rendezvous on the call's key (`rank`), so that every sidecar picks
+//! the same instance for the same task. Elsewhere: which instances there are (`contract`), and
+//! what is sent to them (`proxy`).
+
+mod filter;
+mod rank;
+
+pub use filter::{Candidate, ForeignTeam, Misfit, Query};
+pub use rank::{best, key};
