@@ -1,1 +1,7 @@
-//! Not built yet.
+//! The two data-path listeners.
+
+mod body;
+mod headers;
+mod listen;
+mod target;
+mod upstream;

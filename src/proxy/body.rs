@@ -1,0 +1,158 @@
+//! Message bodies as the proxy handles them: whole in memory, or streamed through.
+
+use super::upstream::Lease;
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// A body on its way out, to the application or back to the caller.
+#[derive(Debug)]
+pub enum Body {
+    /// All of it, in one piece.
+    Whole(Option<Bytes>),
+    /// Passed on as it comes, nothing kept.
+    Stream(Box<Stream>),
+}
+
+/// A streamed body ended in another way than by its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the body broke off")]
+    Broken(#[source] hyper::Error),
+    #[error("no byte came for {0:?}")]
+    Idle(Duration),
+    #[error("the body is longer than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// A body being passed on, with a limit on its silence.
+#[derive(Debug)]
+pub struct Stream {
+    incoming: Incoming,
+    silence: Duration,
+    timer: Pin<Box<Sleep>>,
+    /// The upstream connection, given back once the last byte has come.
+    lease: Option<Lease>,
+}
+
+impl Body {
+    /// Wraps bytes; none make an empty body.
+    pub fn whole(bytes: Bytes) -> Self {
+        Body::Whole((!bytes.is_empty()).then_some(bytes))
+    }
+
+    /// A message without content.
+    pub fn empty() -> Self {
+        Body::Whole(None)
+    }
+
+    /// Passes `incoming` on; `silence` is the longest pause between two pieces.
+    pub fn stream(incoming: Incoming, silence: Duration, lease: Option<Lease>) -> Self {
+        Body::Stream(Box::new(Stream {
+            incoming,
+            silence,
+            timer: Box::pin(tokio::time::sleep(silence)),
+            lease,
+        }))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Stream(stream) => stream.poll(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Whole(bytes) => bytes.is_none(),
+            // The end must be seen by `poll`, which gives the connection back.
+            Body::Stream(stream) => stream.lease.is_none() && stream.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Body::Stream(stream) => stream.incoming.size_hint(),
+        }
+    }
+}
+
+impl Stream {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        match Pin::new(&mut self.incoming).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.timer.as_mut().reset(Instant::now() + self.silence);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Error::Broken(error)))),
+            Poll::Ready(None) => {
+                if let Some(lease) = self.lease.take() {
+                    lease.release();
+                }
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                ready!(self.timer.as_mut().poll(context));
+                Poll::Ready(Some(Err(Error::Idle(self.silence))))
+            }
+        }
+    }
+}
+
+/// Reads a whole body of at most `max` bytes; trailers are let go.
+///
+/// A body whose length is declared costs one allocation, one that comes in one piece none.
+pub async fn collect(mut body: Incoming, max: usize) -> Result<Bytes, Error> {
+    let declared = body.size_hint().exact().map(|length| length as usize);
+    if declared.is_some_and(|length| length > max) {
+        return Err(Error::TooLarge(max));
+    }
+    let Some(first) = next(&mut body).await? else {
+        return Ok(Bytes::new());
+    };
+    if first.len() > max {
+        return Err(Error::TooLarge(max));
+    }
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(declared.unwrap_or(first.len() * 2).min(max));
+    whole.extend_from_slice(&first);
+    while let Some(more) = next(&mut body).await? {
+        if whole.len() + more.len() > max {
+            return Err(Error::TooLarge(max));
+        }
+        whole.extend_from_slice(&more);
+    }
+    Ok(whole.freeze())
+}
+
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Error> {
+    loop {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(Error::Broken(error)),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => return Ok(Some(data)),
+                Err(_trailers) => {}
+            },
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Which header fields cross the proxy (RFC 9110 section 7.6.1).
+
+use crate::context::header::PREFIX;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderValue, Version};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Removes what concerns one connection only, first of all what `Connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        for name in named_by_connection(headers) {
+            headers.remove(&name);
+        }
+        headers.remove(CONNECTION);
+    }
+    // `TE: trailers` is the one value that means something to the next hop.
+    let trailers = headers
+        .get(TE)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    for name in [
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+    ] {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .collect()
+}
+
+/// Removes every field of ours, and spellings that some servers fold into them (`hermes_task_id`).
+pub fn strip_context(headers: &mut HeaderMap) {
+    let ours: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_ours(name.as_str()))
+        .cloned()
+        .collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with(PREFIX) || name.starts_with("hermes_")
+}
+
+/// Drops a length that the body we send will state itself.
+pub fn strip_length(headers: &mut HeaderMap) {
+    headers.remove(CONTENT_LENGTH);
+}
+
+/// Adds this intermediary to `Via`, behind those before it.
+pub fn add_via(headers: &mut HeaderMap, version: Version, name: &HeaderValue) {
+    let protocol: &[u8] = match version {
+        Version::HTTP_10 => b"1.0 ",
+        Version::HTTP_2 => b"2.0 ",
+        _ => b"1.1 ",
+    };
+    let mut entry = protocol.to_vec();
+    entry.extend_from_slice(name.as_bytes());
+    if let Ok(value) = HeaderValue::from_bytes(&entry) {
+        headers.append(VIA, value);
+    }
+}
+
+/// Says whether `name` has passed the message on before.
+pub fn has_passed(headers: &HeaderMap, name: &HeaderValue) -> bool {
+    headers
+        .get_all(VIA)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|entry| entry.trim_ascii().split(|byte| *byte == b' ').nth(1))
+        .any(|by| by == name.as_bytes())
+}
+
+/// Says whether the media type is JSON: `application/json` or a `+json` suffix, whatever the
+/// case and the parameters (RFC 9110 section 8.3.1, RFC 6839).
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(http::header::CONTENT_TYPE).iter();
+    let (Some(value), None) = (types.next(), types.next()) else {
+        return false;
+    };
+    let bytes = value.as_bytes();
+    let essence = bytes.split(|byte| *byte == b';').next().unwrap_or(bytes);
+    let essence = essence.trim_ascii();
+    if essence.eq_ignore_ascii_case(b"application/json") {
+        return true;
+    }
+    let Some(slash) = essence.iter().position(|byte| *byte == b'/') else {
+        return false;
+    };
+    let (kind, subtype) = (&essence[..slash], &essence[slash + 1..]);
+    let is_token = |part: &[u8]| {
+        let sound = |b: &u8| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(b);
+        !part.is_empty() && part.iter().all(sound)
+    };
+    let suffix = subtype.len().checked_sub(5).map(|at| &subtype[at..]);
+    is_token(kind)
+        && is_token(subtype)
+        && suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case(b"+json"))
+}
+
+/// Says whether the content is coded (gzip and the like); `identity` is no coding.
+pub fn is_coded(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(http::header::CONTENT_ENCODING)
+        .iter()
+        .any(|value| {
+            !value
+                .as_bytes()
+                .trim_ascii()
+                .eq_ignore_ascii_case(b"identity")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        map
+    }
+
+    #[test]
+    fn connection_takes_what_it_names_with_it() {
+        let mut map = headers(&[
+            ("connection", "close, X-One"),
+            ("Connection", "x-two"),
+            ("x-one", "1"),
+            ("x-two", "2"),
+            ("x-three", "3"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+        ]);
+        strip_hop_by_hop(&mut map);
+        let mut left: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["te", "x-three"]);
+    }
+
+    #[test]
+    fn look_alikes_of_our_fields_go_too() {
+        let mut map = headers(&[
+            ("hermes-task-id", "a"),
+            ("hermes_task_id", "forged"),
+            ("x-hermes", "kept"),
+        ]);
+        strip_context(&mut map);
+        assert_eq!(
+            map.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
+            ["x-hermes"]
+        );
+    }
+
+    #[test]
+    fn json_by_media_type() {
+        for (value, json) in [
+            ("application/json", true),
+            ("APPLICATION/JSON", true),
+            ("application/json; charset=utf-8", true),
+            ("application/json;", true),
+            ("application/vnd.x+json", true),
+            ("application/problem+JSON;v=1", true),
+            ("text/json", false),
+            ("text/plain", false),
+            ("application/json, text/plain", false),
+            ("application/jsonx", false),
+            ("+json", false),
+        ] {
+            assert_eq!(
+                is_json(&headers(&[("content-type", value)])),
+                json,
+                "{value}"
+            );
+        }
+        assert!(!is_json(&HeaderMap::new()));
+        let twice = [
+            ("content-type", "application/json"),
+            ("content-type", "application/json"),
+        ];
+        assert!(!is_json(&headers(&twice)));
+    }
+
+    #[test]
+    fn via_grows_and_is_recognised() {
+        let own = HeaderValue::from_static("hermes-fraud-1");
+        let mut map = headers(&[("via", "1.1 first, 1.1 second")]);
+        assert!(!has_passed(&map, &own));
+        add_via(&mut map, Version::HTTP_11, &own);
+        assert!(has_passed(&map, &own));
+        assert!(has_passed(&map, &HeaderValue::from_static("second")));
+    }
+}

@@ -1,0 +1,122 @@
+//! Request targets: which spellings are taken, and which are two readings of one path.
+//!
+//! Decisions and forwarding use the same string, the one received; a path that others might read
+//! differently is refused instead of being repaired (RFC 3986 sections 3.3 and 6.2.2).
+
+/// Says whether a path is free of dot segments, broken escapes and NUL.
+pub fn is_plain(path: &str) -> bool {
+    escapes_are_sound(path) && !path.split('/').any(is_dot_segment)
+}
+
+fn escapes_are_sound(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    let mut at = 0;
+    while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'%') {
+        let start = at + found + 1;
+        match bytes.get(start..start + 2) {
+            Some(b"00") | None => return false,
+            Some(pair) if !pair.iter().all(u8::is_ascii_hexdigit) => return false,
+            Some(_) => at = start + 2,
+        }
+    }
+    true
+}
+
+fn is_dot_segment(segment: &str) -> bool {
+    // A parameter does not make `..;x` another segment for the servers that strip it.
+    let segment = segment.split(';').next().unwrap_or(segment);
+    let mut rest = segment;
+    let mut dots = 0;
+    while !rest.is_empty() {
+        let encoded = rest.get(..3).is_some_and(|e| e.eq_ignore_ascii_case("%2e"));
+        rest = if encoded {
+            &rest[3..]
+        } else if let Some(rest) = rest.strip_prefix('.') {
+            rest
+        } else {
+            return false;
+        };
+        dots += 1;
+    }
+    dots == 1 || dots == 2
+}
+
+/// Reduces a path to what a lenient server might read: decoded, lower case, single slashes,
+/// no parameters, no trailing slash.
+pub fn reduced(path: &str) -> String {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let [first, after @ ..] = rest {
+        match escaped(rest) {
+            Some(byte) => {
+                decoded.push(byte);
+                rest = &rest[3..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = after;
+            }
+        }
+    }
+    let decoded = String::from_utf8_lossy(&decoded).to_lowercase();
+    let segments = decoded
+        .split(['/', '\\'])
+        .map(|s| s.split(';').next().unwrap_or(s));
+    let kept: Vec<&str> = segments.filter(|segment| !segment.is_empty()).collect();
+    format!("/{}", kept.join("/"))
+}
+
+/// Reads an escape at the start of `rest`.
+fn escaped(rest: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = rest else {
+        return None;
+    };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    Some((digit(*high)? * 16 + digit(*low)?) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ambiguous_paths_are_not_plain() {
+        for (path, plain) in [
+            ("/api/v1/risk", true),
+            ("/v1/a%2Fb", true),
+            ("/v1/a+b%20c", true),
+            ("//evil.example/invoke", true),
+            ("/v1/..x/y", true),
+            ("/v1/.../y", true),
+            ("/v1/%2e%2e/admin", false),
+            ("/v1/%2E./admin", false),
+            ("/v1/./invoke", false),
+            ("/v1/..", false),
+            ("/v1/..;x/admin", false),
+            ("/v1/%zz", false),
+            ("/v1/%0", false),
+            ("/v1/%", false),
+            ("/v1/%00", false),
+        ] {
+            assert_eq!(is_plain(path), plain, "{path}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_one_path_reduce_to_one() {
+        for path in [
+            "/api/v1/risk",
+            "/api/v1/risk/",
+            "/API/v1/Risk",
+            "//api//v1/risk",
+            "/api/v1/risk;a=b",
+            "/api;x/v1/risk",
+            "/api/v1/%72isk",
+            "/api%2Fv1/risk",
+            "/api\\v1\\risk",
+        ] {
+            assert_eq!(reduced(path), "/api/v1/risk", "{path}");
+        }
+        assert_eq!(reduced("/a%zzb"), "/a%zzb");
+    }
+}
