@@ -1,1 +1,121 @@
-//! Not built yet.
+//! Contracts: what a capability promises, and the check that bodies keep it.
+//!
+//! A `Contract` was read strictly: what it holds is within bounds and agrees with itself.
+//! A `Compiled` one also has schemas that cannot make a check slow. Both are immutable and
+//! shared by `Arc`; the digest names them everywhere.
+//!
+//! - the body a contract was read from is kept byte for byte, for those who publish it
+//! - faults are reported all at once, each with its place and remedy
+//! - elsewhere: following contracts in Consul (`watch`), who may sign them (`admission`)
+
+pub mod guard;
+pub mod lint;
+
+mod cache;
+mod id;
+mod keyword;
+mod number;
+mod pointer;
+mod problem;
+mod read;
+mod reference;
+mod schema;
+mod tree;
+mod violation;
+
+use std::{fmt, num::NonZeroU32, time::Duration};
+
+use bytes::Bytes;
+use semver::Version;
+use serde_json::{Map, Value};
+
+pub use cache::{Cache, Compiled};
+pub use id::{BadId, ContractId, Profile, UnknownProfile};
+pub use problem::{Problem, Problems};
+pub use schema::Validator;
+pub use violation::{Violation, Violations};
+
+use crate::identity::Digest;
+
+/// The largest canonical form, in bytes.
+pub const MAX_CANONICAL: usize = 256 * 1024;
+
+/// What a capability promises.
+#[derive(Clone)]
+pub struct Contract {
+    pub id: ContractId,
+    /// MAJOR.MINOR.PATCH without suffixes; MAJOR.MINOR are the id's.
+    pub version: Version,
+    pub description: String,
+    pub input_schema: Value,
+    pub output_schema: Value,
+    pub constraints: Constraints,
+    pub tags: Vec<String>,
+    pub idempotent: bool,
+    /// Retries after the first attempt on one agent, 0 to 2.
+    pub max_retries: u32,
+    pub fallback: Vec<ContractId>,
+    /// The capability that undoes this one; stored and shown only.
+    pub compensate: Option<ContractId>,
+    pub probe: Option<Probe>,
+    /// Detached JWS objects as written; whoever trusts them verifies them.
+    pub signatures: Vec<Value>,
+    /// Members whose name begins with `x-`.
+    pub extensions: Map<String, Value>,
+    canonical: Bytes,
+    body: Bytes,
+    digest: Digest,
+}
+
+/// Under which limits a capability works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Constraints {
+    pub timeout: Duration,
+    /// Empty: everywhere.
+    pub region_support: Vec<String>,
+    /// Per instance.
+    pub max_concurrent: NonZeroU32,
+    /// `+08:00` and the like; empty: any.
+    pub utc_offsets: Vec<String>,
+}
+
+/// The trial call of admission.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probe {
+    pub input: Value,
+    /// Members the reply must have.
+    pub expect: Option<Value>,
+    /// Nothing: the contract's own.
+    pub timeout: Option<Duration>,
+    pub calls: u32,
+    pub concurrency: u32,
+}
+
+impl Contract {
+    /// Reads a contract; faults of its schemas are found when it is compiled.
+    pub fn from_slice(body: &[u8]) -> Result<Self, Problems> {
+        let document = read::document(body)?;
+        read::contract(&document, body)
+    }
+
+    /// SHA-256 of the canonical form.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The RFC 8785 form without `signatures`, which is what digests and signatures cover.
+    pub fn canonical(&self) -> &Bytes {
+        &self.canonical
+    }
+
+    /// The bytes the contract was read from, unchanged.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+}
+
+impl fmt::Debug for Contract {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Contract({} {} {})", self.id, self.version, self.digest)
+    }
+}

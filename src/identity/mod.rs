@@ -1,1 +1,9 @@
-//! Not built yet.
+//! Proofs of who and what: digests of bytes, secrets that stay out of logs.
+//!
+//! All cryptography comes from the one provider (`aws-lc-rs`).
+
+mod digest;
+mod secret;
+
+pub use digest::{ContentDigestError, Digest, DigestError};
+pub use secret::Secret;

@@ -1,0 +1,93 @@
+//! Compiled contracts, one per digest, shared by everybody who uses them.
+
+use std::{fmt, sync::Arc};
+
+use semver::Version;
+
+use super::{Contract, ContractId, Problem, Problems, Validator};
+use crate::identity::Digest;
+
+/// How many compiled contracts are kept.
+const CAPACITY: u64 = 1_024;
+
+/// A contract whose schemas are ready to check bodies.
+pub struct Compiled {
+    pub contract: Contract,
+    pub digest: Digest,
+    pub input: Validator,
+    pub output: Validator,
+}
+
+impl Compiled {
+    /// Compiles both schemas; every fault of both is told.
+    pub fn new(contract: Contract) -> Result<Self, Problems> {
+        let mut problems = Problems::default();
+        let mut compile = |name, schema| {
+            let compiled = Validator::compile(schema);
+            compiled.map_err(|faults| problems.extend(placed(name, faults)))
+        };
+        let input = compile("/input_schema", &contract.input_schema);
+        let output = compile("/output_schema", &contract.output_schema);
+        match (input, output) {
+            (Ok(input), Ok(output)) => Ok(Self {
+                digest: contract.digest(),
+                contract,
+                input,
+                output,
+            }),
+            _ => Err(problems),
+        }
+    }
+}
+
+/// Turns places in a schema into places in the contract.
+fn placed(name: &str, problems: Problems) -> impl Iterator<Item = Problem> {
+    problems.into_iter().map(move |mut problem| {
+        problem.pointer.insert_str(0, name);
+        problem
+    })
+}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Compiled({:?})", self.contract)
+    }
+}
+
+/// The compiled contracts in use.
+#[derive(Clone)]
+pub struct Cache(moka::sync::Cache<(ContractId, Version, Digest), Arc<Compiled>>);
+
+impl Cache {
+    pub fn new() -> Self {
+        Self(moka::sync::Cache::new(CAPACITY))
+    }
+
+    /// Gives the compiled form, made on first use; callers of one contract wait for one build.
+    pub fn compiled(&self, contract: &Contract) -> Result<Arc<Compiled>, Arc<Problems>> {
+        let key = (
+            contract.id.clone(),
+            contract.version.clone(),
+            contract.digest(),
+        );
+        self.0
+            .try_get_with(key, || Compiled::new(contract.clone()).map(Arc::new))
+    }
+
+    /// Looks a compiled contract up without building it.
+    pub fn get(&self, id: &ContractId, version: &Version, digest: Digest) -> Option<Arc<Compiled>> {
+        self.0.get(&(id.clone(), version.clone(), digest))
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache({} contracts)", self.0.entry_count())
+    }
+}
