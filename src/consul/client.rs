@@ -13,6 +13,7 @@ use super::answer::{Answer, Poll};
 use super::error::{Error, ErrorKind};
 use super::instance::{self, Instance};
 use super::kv::{self, KvEntry};
+use super::layout::Layout;
 use super::observe::{Observe, Operation};
 use super::service::{CheckStatus, RawService, Registered, Registration, go_duration};
 use super::transport::{CALL_TIMEOUT, Call, Config, Reply, Transport};
@@ -33,13 +34,13 @@ struct Inner {
     /// agent for 7 s each; a second one of ours would only lengthen the queue.
     writes: Mutex<()>,
     budget: Budget,
-    prefix: String,
+    layout: Layout,
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("prefix", &self.inner.prefix)
+            .field("layout", &self.inner.layout)
             .finish_non_exhaustive()
     }
 }
@@ -53,14 +54,14 @@ impl Client {
                 transport,
                 writes: Mutex::new(()),
                 budget: Budget::new(config.watches),
-                prefix: config.prefix,
+                layout: Layout::new(&config.prefix),
             }),
         })
     }
 
-    /// What our keys begin with, without a slash.
-    pub fn prefix(&self) -> &str {
-        &self.inner.prefix
+    /// Names our services and keys.
+    pub fn layout(&self) -> &Layout {
+        &self.inner.layout
     }
 
     /// Gives the number of blocking polls we may hold, shared by all clones.

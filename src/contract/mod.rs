@@ -22,6 +22,7 @@ mod reference;
 mod schema;
 mod tree;
 mod violation;
+pub mod watch;
 
 use std::{fmt, num::NonZeroU32, time::Duration};
 

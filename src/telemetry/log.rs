@@ -40,6 +40,21 @@ pub enum Error {
 /// The filter in force and the way to replace it; one per process, as the subscriber is.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
+/// Displays an error with all its causes, as one sentence.
+pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'a));
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
 /// Starts logging to standard error; a second start changes nothing.
 pub fn start(config: &Config) -> Result<(), Error> {
     let (filter, handle) = reload::Layer::new(EnvFilter::try_new(&config.filter)?);

@@ -1,0 +1,380 @@
+//! The contracts in use and who serves them, followed in Consul.
+//!
+//! Asking for a contract begins a health watch; a contract nobody asks for is let go after
+//! `UNUSED`. A view is a snapshot: who reads it keeps it for the whole call.
+//!
+//! - an instance is offered only with a body whose digest is the one the instance names
+//! - a view is replaced as a whole; trouble keeps the last good one
+//! - at most `MOST_AGENTS` are followed; a further name is refused, not watched
+//! - elsewhere: the watch loop (`consul`), who of the offered gets a call (`route`)
+
+mod bodies;
+pub mod known;
+mod members;
+
+pub use bodies::Published;
+
+use super::{Cache, Compiled, ContractId};
+use crate::consul::watch::{Options, Seen};
+use crate::consul::{Client, Instance, Poll};
+use crate::store::Store;
+use crate::task::Timestamp;
+use crate::telemetry::log::Chain;
+use crate::telemetry::metrics::{self, Direction, Sidecar};
+use arc_swap::ArcSwap;
+use members::{Members, Reading};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// After this long without a call a watch is let go.
+const UNUSED: Duration = Duration::from_secs(600);
+/// A name that Consul does not know is let go sooner: it is likely a misspelling.
+const UNUSED_ABSENT: Duration = Duration::from_secs(30);
+/// How many contracts one sidecar follows.
+const MOST_AGENTS: usize = 1024;
+/// How long to wait before a body that was not there or not readable is asked for again.
+const BODY_RETRY: Duration = Duration::from_secs(1);
+
+/// All contracts in use; one value per sidecar, shared by `Arc`.
+pub struct Directory {
+    client: Client,
+    cache: Cache,
+    metrics: Arc<Sidecar>,
+    state: Option<Store>,
+    known: Mutex<HashMap<Arc<str>, Vec<Arc<Instance>>>>,
+    agents: Mutex<HashMap<Arc<str>, Arc<Agent>>>,
+    workers: TaskTracker,
+    began: Instant,
+}
+
+/// One contract in use.
+pub struct Agent {
+    pub id: ContractId,
+    name: Arc<str>,
+    pub meters: Arc<metrics::Contract>,
+    view: ArcSwap<View>,
+    /// True once Consul has answered, or a last known good set is there.
+    settled: watch::Receiver<bool>,
+    used_at: AtomicU64,
+}
+
+/// What is known of one contract at one moment.
+#[derive(Debug, Default)]
+pub struct View {
+    pub offers: Vec<Offer>,
+    pub standing: Standing,
+    /// Consul does not confirm this view at present.
+    pub stale: bool,
+    /// Why instances are there that cannot be used; at most one reason is kept.
+    pub untrusted: Option<String>,
+}
+
+/// An instance that may be called, with the contract it serves.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    pub instance: Arc<Instance>,
+    pub contract: Arc<Compiled>,
+}
+
+/// Whether Consul knows a contract.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Consul has never answered.
+    #[default]
+    Unasked,
+    /// Neither an instance nor a body.
+    Absent,
+    /// An instance or a body.
+    Present,
+}
+
+/// A contract that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("{name:?} is not a contract id such as fraud-detection-v1.0")]
+    NotAnId { name: String },
+    #[error(
+        "{MOST_AGENTS} contracts are in use already; one is let go 10 minutes after its last call"
+    )]
+    Full,
+}
+
+impl Directory {
+    /// Begins with what an earlier process knew, if a state file is given.
+    pub async fn open(
+        client: Client,
+        metrics: Arc<Sidecar>,
+        state: Option<Store>,
+        workers: TaskTracker,
+    ) -> Arc<Self> {
+        let cache = Cache::new();
+        let known = match &state {
+            None => HashMap::new(),
+            Some(store) => known::load(store, &cache).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the last known good instances could not be read");
+                HashMap::new()
+            }),
+        };
+        Arc::new(Self {
+            client,
+            cache,
+            metrics,
+            state,
+            known: Mutex::new(known),
+            agents: Mutex::default(),
+            workers,
+            began: Instant::now(),
+        })
+    }
+
+    /// Returns the contract, beginning to follow it at the first call.
+    pub fn agent(self: &Arc<Self>, name: &str) -> Result<Arc<Agent>, Refused> {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(agent) = agents.get(name) {
+            agent.touch(self.began);
+            return Ok(agent.clone());
+        }
+        let id: ContractId = name.parse().map_err(|_not_an_id| Refused::NotAnId {
+            name: name.chars().take(80).collect(),
+        })?;
+        if agents.len() >= MOST_AGENTS {
+            return Err(Refused::Full);
+        }
+        let agent = self.follow(id);
+        agents.insert(agent.name.clone(), agent.clone());
+        Ok(agent)
+    }
+
+    /// Returns every contract in use, for those who look on.
+    pub fn agents(&self) -> Vec<Arc<Agent>> {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.values().cloned().collect()
+    }
+
+    /// Says whether calls can be routed without asking Consul.
+    pub fn knows_anything(&self) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        !known.is_empty()
+            || self
+                .agents()
+                .iter()
+                .any(|agent| !agent.view().offers.is_empty())
+    }
+
+    /// Reads the current version's body again, for calls that ask for it.
+    pub async fn refresh(&self, agent: &Agent) {
+        let key = self.client.layout().version(agent.id.as_str());
+        let answer = self.client.kv_get(&key, Poll::NOW).await;
+        let Ok(Some(entry)) = answer.map(|answer| answer.value) else {
+            return;
+        };
+        let text = String::from_utf8_lossy(&entry.value);
+        let Ok(version) = text.trim().parse::<semver::Version>() else {
+            return;
+        };
+        let offers = &agent.view().offers;
+        let named = offers
+            .iter()
+            .find(|o| o.contract.contract.version == version);
+        if let Some(offer) = named {
+            let digest = offer.contract.digest;
+            let read = bodies::compiled(&self.client, &self.cache, &agent.id, &version, digest);
+            drop(read.await);
+        }
+    }
+
+    fn follow(self: &Arc<Self>, id: ContractId) -> Arc<Agent> {
+        let name: Arc<str> = Arc::from(id.as_str());
+        let seed = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.remove(&name).unwrap_or_default()
+        };
+        let service = self.client.layout().service(&name);
+        let (seen, watching) = self.client.watch_health(&service, Options::URGENT);
+        let (settle, settled) = watch::channel(false);
+        let agent = Arc::new(Agent {
+            meters: self.metrics.contract(Direction::Outbound, &name),
+            view: ArcSwap::default(),
+            settled,
+            used_at: AtomicU64::new(0),
+            name,
+            id,
+        });
+        agent.touch(self.began);
+        let follower = Follower {
+            directory: self.clone(),
+            agent: agent.clone(),
+            members: Members::seeded(seed),
+            seen,
+            settle,
+        };
+        self.workers.spawn(async move {
+            // The watch ends only when its last receiver goes, which the follower holds.
+            tokio::select! {
+                () = watching => {}
+                () = follower.run() => {}
+            }
+        });
+        agent
+    }
+
+    fn let_go(&self, agent: &Agent) {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.remove(&agent.name);
+    }
+}
+
+impl Agent {
+    /// Returns the present snapshot.
+    pub fn view(&self) -> arc_swap::Guard<Arc<View>> {
+        self.view.load()
+    }
+
+    /// Waits until something is known, at most until `until`.
+    pub async fn settled(&self, until: Instant) {
+        let mut settled = self.settled.clone();
+        if *settled.borrow() {
+            return;
+        }
+        // Late or given up: the caller looks at the view either way.
+        drop(tokio::time::timeout_at(until, settled.wait_for(|is| *is)).await);
+    }
+
+    fn touch(&self, began: Instant) {
+        let since = began.elapsed().as_secs();
+        self.used_at.store(since, Ordering::Relaxed);
+    }
+
+    fn unused_for(&self, began: Instant) -> Duration {
+        let used_at = Duration::from_secs(self.used_at.load(Ordering::Relaxed));
+        began.elapsed().saturating_sub(used_at)
+    }
+}
+
+/// Keeps one agent's view in step with its watch.
+struct Follower {
+    directory: Arc<Directory>,
+    agent: Arc<Agent>,
+    members: Members,
+    seen: watch::Receiver<Seen<Vec<Instance>>>,
+    settle: watch::Sender<bool>,
+}
+
+impl Follower {
+    async fn run(mut self) {
+        loop {
+            let seen = self.seen.borrow_and_update().clone();
+            let reading = self.members.read(&seen, Instant::now());
+            let answered = seen.value.is_some();
+            let (view, incomplete) = self.build(&reading, answered).await;
+            let again = [
+                reading.again,
+                incomplete.then(|| Instant::now() + BODY_RETRY),
+            ];
+            self.show(view, answered);
+            if self.wait(again.into_iter().flatten().min()).await.is_none() {
+                self.directory.let_go(&self.agent);
+                return;
+            }
+        }
+    }
+
+    /// Waits for news or for `again`; `None` when nobody has used the contract for long.
+    async fn wait(&mut self, again: Option<Instant>) -> Option<()> {
+        let absent = self.agent.view().standing == Standing::Absent;
+        let patience = if absent { UNUSED_ABSENT } else { UNUSED };
+        loop {
+            let unused = self.agent.unused_for(self.directory.began);
+            let left = patience.checked_sub(unused)?;
+            let doubtful = Instant::now() + left + Duration::from_secs(1);
+            let until = again.map_or(doubtful, |again| again.min(doubtful));
+            tokio::select! {
+                changed = self.seen.changed() => return changed.ok(),
+                () = tokio::time::sleep_until(until) => {
+                    if again.is_some_and(|again| again <= Instant::now()) {
+                        return Some(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins the instances with their contracts; also says whether one is still wanting.
+    async fn build(&self, reading: &Reading, answered: bool) -> (View, bool) {
+        let directory = &self.directory;
+        let mut view = View {
+            stale: reading.stale,
+            ..View::default()
+        };
+        let mut incomplete = false;
+        for instance in &reading.instances {
+            match self.contract_of(instance).await {
+                Ok(contract) => view.offers.push(Offer {
+                    instance: instance.clone(),
+                    contract,
+                }),
+                Err(error) => {
+                    incomplete = true;
+                    if error.is_untrusted() {
+                        view.untrusted = Some(error.to_string());
+                    }
+                    let instance = &*instance.id;
+                    tracing::warn!(instance, error = %Chain(&error), "an instance cannot be used");
+                }
+            }
+        }
+        view.standing = match (reading.instances.is_empty(), answered) {
+            (false, _) => Standing::Present,
+            (true, false) => Standing::Unasked,
+            (true, true) => self.standing_without_instances().await,
+        };
+        if !view.offers.is_empty() {
+            let newest = &view.offers[0].contract.contract;
+            directory.metrics.contract_taken(
+                &self.agent.name,
+                newest.constraints.timeout,
+                Timestamp::now(),
+            );
+        }
+        (view, incomplete)
+    }
+
+    async fn contract_of(&self, instance: &Instance) -> Result<Arc<Compiled>, bodies::Error> {
+        let directory = &self.directory;
+        let id = &self.agent.id;
+        let (version, digest) = bodies::named(id, instance)?;
+        bodies::compiled(&directory.client, &directory.cache, id, &version, digest).await
+    }
+
+    async fn standing_without_instances(&self) -> Standing {
+        let value = self.seen.borrow().value.clone();
+        if value.is_some_and(|instances| !instances.is_empty()) {
+            return Standing::Present;
+        }
+        let prefix = self.directory.client.layout().bodies(&self.agent.name);
+        match self.directory.client.kv_keys(&prefix, Poll::NOW).await {
+            Ok(answer) if answer.value.is_empty() => Standing::Absent,
+            // An error is not an empty answer.
+            Ok(_) | Err(_) => Standing::Present,
+        }
+    }
+
+    fn show(&self, view: View, answered: bool) {
+        if let Some(state) = &self.directory.state
+            && !view.stale
+            && !view.offers.is_empty()
+        {
+            known::keep(state, &self.agent.name, &view);
+        }
+        let settled = answered || !view.offers.is_empty();
+        self.agent.view.store(Arc::new(view));
+        if settled {
+            self.settle.send_replace(true);
+        }
+    }
+}
