@@ -40,6 +40,8 @@ pub enum OpenError {
         path: PathBuf,
         source: rusqlite::Error,
     },
+    #[error("count what is in {}", path.display())]
+    Unreadable { path: PathBuf, source: StoreError },
     #[error("start the threads of {}", path.display())]
     Thread {
         path: PathBuf,
