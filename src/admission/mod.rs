@@ -1,1 +1,5 @@
-//! Not built yet.
+//! Getting our contracts admitted, and keeping Consul's record of them true.
+
+mod standing;
+
+pub use standing::{Reader, Standing};

@@ -121,6 +121,19 @@ impl Path {
         &self.members
     }
 
+    /// Returns the step that made the call: the last ancestor.
+    pub fn parent(&self) -> Option<&Id> {
+        let mut ancestors = self.members.iter().rev().filter(|m| m.output.is_none());
+        ancestors.next().map(|member| &member.step)
+    }
+
+    /// Counts the ancestors, those included that are carried no longer.
+    pub fn depth(&self) -> usize {
+        let carried = self.members.iter().filter(|m| m.output.is_none()).count();
+        let dropped = self.dropped.map_or(0, |dropped| dropped.count);
+        carried + usize::try_from(dropped).unwrap_or(usize::MAX / 2)
+    }
+
     /// Writes the list; `None` when it is empty, since an empty list is no field.
     pub fn write(&self) -> Option<HeaderValue> {
         HeaderValue::try_from(self.text()?).ok()

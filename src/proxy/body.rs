@@ -4,6 +4,8 @@ use super::upstream::Lease;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -34,6 +36,7 @@ pub struct Stream {
     incoming: Incoming,
     silence: Duration,
     timer: Pin<Box<Sleep>>,
+    activity: Activity,
     /// The upstream connection, given back once the last byte has come.
     lease: Option<Lease>,
 }
@@ -55,8 +58,45 @@ impl Body {
             incoming,
             silence,
             timer: Box::pin(tokio::time::sleep(silence)),
+            activity: Activity::default(),
             lease,
         }))
+    }
+
+    /// Returns where a streamed body shows its progress.
+    pub fn activity(&self) -> Option<Activity> {
+        match self {
+            Body::Whole(_) => None,
+            Body::Stream(stream) => Some(stream.activity.clone()),
+        }
+    }
+}
+
+/// When the last piece of a streamed body passed; shared with whoever waits for its effect.
+#[derive(Debug, Clone)]
+pub struct Activity {
+    began: Instant,
+    millis: Arc<AtomicU64>,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            millis: Arc::default(),
+        }
+    }
+}
+
+impl Activity {
+    fn mark(&self) {
+        let millis = self.began.elapsed().as_millis() as u64;
+        self.millis.store(millis, Ordering::Relaxed);
+    }
+
+    /// Returns when the last piece passed.
+    pub fn last(&self) -> Instant {
+        self.began + Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }
 }
 
@@ -97,6 +137,7 @@ impl Stream {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer.as_mut().reset(Instant::now() + self.silence);
+                self.activity.mark();
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Error::Broken(error)))),

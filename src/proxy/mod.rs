@@ -1,7 +1,23 @@
 //! The two data-path listeners.
 
+mod active;
+mod attempt;
 mod body;
+mod check;
+mod envelope;
+mod forward;
+pub mod head;
 mod headers;
-mod listen;
+pub mod inbound;
+mod lasting;
+pub mod listen;
+mod respond;
 mod target;
+mod trust;
 mod upstream;
+
+pub use active::Active;
+pub use attempt::Recorder;
+pub use check::Mode;
+pub use trust::{Network, NotANetwork, Trust};
+pub use upstream::Upstream;

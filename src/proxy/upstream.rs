@@ -67,19 +67,14 @@ pub enum Error {
         #[source]
         source: hyper::Error,
     },
+    #[error("{authority} closes every connection at once")]
+    Closed { authority: String },
     #[error("{authority} broke the connection before its answer")]
     Broken {
         authority: String,
         #[source]
         source: hyper::Error,
     },
-}
-
-impl Error {
-    /// Says whether bytes of the request may have reached the upstream.
-    pub fn may_have_executed(&self) -> bool {
-        matches!(self, Error::Broken { .. })
-    }
 }
 
 impl Upstream {

@@ -1,0 +1,32 @@
+//! Where one contract of ours stands on its way to being called.
+
+use crate::telemetry::metrics::Admission;
+use tokio::sync::watch;
+
+/// A state and, while it is not a good one, the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub state: Admission,
+    pub reason: String,
+}
+
+impl Standing {
+    /// Nothing was looked at yet.
+    pub fn starting() -> Self {
+        Self {
+            state: Admission::Starting,
+            reason: "the application has not been asked yet".to_owned(),
+        }
+    }
+
+    /// Says whether calls are taken: from the first admission on, until the sidecar drains.
+    ///
+    /// An application that falls ill later still gets calls that reach it: Consul hides it, and
+    /// whoever comes all the same is better served by its answer than by ours.
+    pub fn takes_calls(&self) -> bool {
+        matches!(self.state, Admission::Admitted | Admission::Unhealthy)
+    }
+}
+
+/// Reads one contract's standing; cheap to clone.
+pub type Reader = watch::Receiver<Standing>;

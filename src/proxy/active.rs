@@ -1,0 +1,239 @@
+//! The steps being served here right now, and which of them an outbound call belongs to.
+//!
+//! An application that calls others while it serves a task names the task (or the step) in a
+//! header; the call then inherits what belongs to the task. Never a guess: where more than one
+//! step fits, the call joins the task without a parent.
+
+use crate::context::{Fields, Member, Path};
+use crate::task::{Deadline, Id, SlaLevel, Timestamp};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many finished calls of one step are remembered for its path; older ones are left out.
+const MOST_MADE: usize = 64;
+
+/// A step that this sidecar's application is working on.
+#[derive(Debug)]
+pub struct Step {
+    pub task_id: Id,
+    pub step_id: Id,
+    pub call_id: Id,
+    /// The contract it serves.
+    pub agent: String,
+    pub began_at: Timestamp,
+    pub attempt: u32,
+    pub sla_level: SlaLevel,
+    pub requester: Option<String>,
+    pub scenario: Option<String>,
+    pub region: Option<String>,
+    pub utc_offset: Option<String>,
+    pub trace_id: Option<Id>,
+    pub deadline: Deadline,
+    /// The ancestors it came with.
+    pub path: Path,
+    /// This step as a member of its calls' paths.
+    pub member: Member,
+    made: Mutex<Vec<Member>>,
+}
+
+/// What a call inherits.
+#[derive(Debug, Clone)]
+pub enum Parent {
+    /// The step that makes the call.
+    Step(Arc<Step>),
+    /// One of several steps of the task the call belongs to: the task is known, the parent not.
+    Task(Arc<Step>),
+    /// The call begins a task of its own, or joins one that is not served here.
+    None,
+}
+
+impl Step {
+    /// Describes a step that has made no calls yet.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one value per field of the context"
+    )]
+    pub fn new(
+        ids: (Id, Id, Id, u32),
+        agent: String,
+        began_at: Timestamp,
+        fields: &Fields,
+        deadline: Deadline,
+        member: Member,
+        path: Path,
+        trace_id: Option<Id>,
+    ) -> Self {
+        let (task_id, step_id, call_id, attempt) = ids;
+        Self {
+            task_id,
+            step_id,
+            call_id,
+            attempt,
+            agent,
+            began_at,
+            sla_level: fields.sla_level.unwrap_or_default(),
+            requester: fields.requester.clone(),
+            scenario: fields.scenario.clone(),
+            region: fields.region.clone(),
+            utc_offset: fields.utc_offset.clone(),
+            trace_id,
+            deadline,
+            path,
+            member,
+            made: Mutex::default(),
+        }
+    }
+
+    /// Returns the path of a call that this step makes now.
+    pub fn path_of_call(&self) -> Path {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        self.path.of_call(self.member.clone(), &made)
+    }
+
+    /// Remembers a call of this step that has finished.
+    pub fn made(&self, call: Member) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.len() == MOST_MADE {
+            made.remove(0);
+        }
+        made.push(call);
+    }
+}
+
+/// All steps being served; as many as calls are in flight, which the listener bounds.
+#[derive(Debug, Default)]
+pub struct Active {
+    by_task: Mutex<HashMap<Id, Vec<Arc<Step>>>>,
+}
+
+/// Takes its step out of the set when dropped.
+#[derive(Debug)]
+pub struct Serving {
+    active: Arc<Active>,
+    step: Arc<Step>,
+}
+
+impl Active {
+    /// Enters a step for as long as the returned value lives.
+    pub fn enter(self: &Arc<Self>, step: Step) -> Serving {
+        let step = Arc::new(step);
+        let mut tasks = self.by_task.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = tasks.entry(step.task_id.clone()).or_default();
+        steps.push(step.clone());
+        Serving {
+            active: self.clone(),
+            step,
+        }
+    }
+
+    /// Finds what a call with these fields belongs to.
+    pub fn parent_of(&self, fields: &Fields) -> Parent {
+        let tasks = self.by_task.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = |step: &&Arc<Step>| {
+            fields.call_id.as_ref() == Some(&step.call_id)
+                || fields.step_id.as_ref() == Some(&step.step_id)
+        };
+        let Some(task_id) = &fields.task_id else {
+            // Without a task the ids themselves must find the step.
+            let found = tasks.values().flatten().find(named);
+            return found.map_or(Parent::None, |step| Parent::Step(step.clone()));
+        };
+        let Some(steps) = tasks.get(task_id) else {
+            return Parent::None;
+        };
+        match (steps.iter().find(named), steps.as_slice()) {
+            (Some(step), _) => Parent::Step(step.clone()),
+            (None, [only]) => Parent::Step(only.clone()),
+            (None, [first, ..]) => Parent::Task(first.clone()),
+            (None, []) => Parent::None,
+        }
+    }
+
+    /// Lists every step being served, oldest first.
+    pub fn list(&self) -> Vec<Arc<Step>> {
+        let tasks = self.by_task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps: Vec<Arc<Step>> = tasks.values().flatten().cloned().collect();
+        steps.sort_by_key(|step| step.began_at);
+        steps
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let active = &self.active;
+        let mut tasks = active
+            .by_task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(steps) = tasks.get_mut(&self.step.task_id) {
+            steps.retain(|step| !Arc::ptr_eq(step, &self.step));
+            if steps.is_empty() {
+                tasks.remove(&self.step.task_id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    fn id(text: &str) -> Id {
+        Id::parse(text).unwrap()
+    }
+
+    fn step(task: &str, step: &str) -> Step {
+        let member = Member::new(
+            id(step),
+            "a-b-v1.0@1.0.0".to_owned(),
+            Timestamp::now(),
+            [0; 32],
+        );
+        Step::new(
+            (id(task), id(step), id(&format!("call-{step}")), 1),
+            "a-b-v1.0".to_owned(),
+            Timestamp::now(),
+            &Fields::default(),
+            Deadline::after(Instant::now(), Duration::from_secs(1)),
+            member,
+            Path::default(),
+            None,
+        )
+    }
+
+    fn asking(task: Option<&str>, step: Option<&str>) -> Fields {
+        Fields {
+            task_id: task.map(id),
+            step_id: step.map(id),
+            ..Fields::default()
+        }
+    }
+
+    fn parent(active: &Active, task: Option<&str>, step: Option<&str>) -> String {
+        match active.parent_of(&asking(task, step)) {
+            Parent::Step(step) => format!("step {}", step.step_id),
+            Parent::Task(step) => format!("task {}", step.task_id),
+            Parent::None => "none".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_finds_its_parent_and_never_guesses() {
+        let active = Arc::new(Active::default());
+        let _one = active.enter(step("t-1", "s-1"));
+        let two = active.enter(step("t-2", "s-2"));
+        let _three = active.enter(step("t-2", "s-3"));
+        assert_eq!(parent(&active, Some("t-1"), None), "step s-1");
+        assert_eq!(parent(&active, Some("t-1"), Some("own")), "step s-1");
+        assert_eq!(parent(&active, Some("t-2"), None), "task t-2");
+        assert_eq!(parent(&active, Some("t-2"), Some("s-3")), "step s-3");
+        assert_eq!(parent(&active, None, Some("s-2")), "step s-2");
+        assert_eq!(parent(&active, Some("t-9"), None), "none");
+        assert_eq!(parent(&active, None, None), "none");
+        drop(two);
+        assert_eq!(parent(&active, Some("t-2"), None), "step s-3");
+        assert_eq!(active.list().len(), 2);
+    }
+}

@@ -1,0 +1,175 @@
+//! One attempt, from its first state to the report of its last.
+//!
+//! - an attempt reports itself exactly once, also when the future that carries it out is dropped
+//! - it moves only along the table of states; a wrong move is refused, counted and logged
+//! - the end state is committed (or the wait for it given up) before the reply goes out
+
+use crate::spool::{Durability, Spool};
+use crate::task::{Deadline, Failure, Report, State, Timestamp, Trail};
+use crate::telemetry::metrics::{Phase, Sidecar};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// After this long an attempt that is still open is reported with its present state.
+pub const STILL_OPEN: Duration = Duration::from_millis(250);
+
+/// Where reports and counts go; one per sidecar.
+#[derive(Debug)]
+pub struct Recorder {
+    pub spool: Spool,
+    pub metrics: Arc<Sidecar>,
+}
+
+/// Whether the downstream still waits for the reply.
+#[derive(Debug, Default)]
+pub struct Presence {
+    gone: AtomicBool,
+}
+
+impl Presence {
+    /// Notes that the downstream has hung up.
+    pub fn left(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+}
+
+/// An attempt that has begun and not yet been settled.
+#[derive(Debug)]
+pub struct Attempt {
+    recorder: Arc<Recorder>,
+    presence: Arc<Presence>,
+    report: Option<Box<Report>>,
+    trail: Trail,
+    began: Instant,
+}
+
+impl Attempt {
+    /// Begins at the state that `report` carries; `began` is when the request came.
+    pub fn begin(
+        recorder: Arc<Recorder>,
+        presence: Arc<Presence>,
+        report: Box<Report>,
+        began: Instant,
+    ) -> Self {
+        recorder.metrics.attempt_began(report.state);
+        Self {
+            trail: Trail::begin(report.state, Timestamp::now()),
+            recorder,
+            presence,
+            report: Some(report),
+            began,
+        }
+    }
+
+    /// Returns when the request came.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Changes what the report says; states change by `advance` alone.
+    pub fn note(&mut self, change: impl FnOnce(&mut Report)) {
+        if let Some(report) = &mut self.report {
+            change(report);
+        }
+    }
+
+    /// Moves to `next`.
+    pub fn advance(&mut self, next: State) {
+        let from = self.trail.state();
+        match self.trail.advance(next, Timestamp::now()) {
+            Ok(()) => self.recorder.metrics.attempt_moved(from, next),
+            Err(refused) => {
+                self.recorder.metrics.transition_refused();
+                tracing::error!(%refused, "an attempt was about to leave the table of states");
+            }
+        }
+    }
+
+    /// Reports the present state of an attempt that takes its time.
+    pub fn still_open(&self) {
+        if let Some(report) = &self.report {
+            let mut report = (**report).clone();
+            self.fill(&mut report);
+            self.recorder.spool.offer(report);
+        }
+    }
+
+    /// Ends in `end` and stores the report; returns what the reply must know of its durability.
+    pub async fn settle(mut self, end: State, failure: Option<Failure>) -> Durability {
+        self.advance(end);
+        let Some(report) = self.finished(failure) else {
+            return Durability::Queued;
+        };
+        let recorder = self.recorder.clone();
+        let started = Instant::now();
+        let stored = recorder.spool.append(report).await;
+        recorder.metrics.phase(Phase::Record, started.elapsed());
+        stored
+    }
+
+    /// Takes the report out, complete; a second time there is none.
+    fn finished(&mut self, failure: Option<Failure>) -> Option<Report> {
+        let mut report = *self.report.take()?;
+        report.error = failure;
+        report.undelivered = self.presence.is_gone();
+        self.fill(&mut report);
+        log(&report, self.began.elapsed());
+        Some(report)
+    }
+
+    fn fill(&self, report: &mut Report) {
+        report.state = self.trail.state();
+        report.states = self.trail.states().to_vec();
+        report.duration_ms = self.began.elapsed().as_millis() as u64;
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if self.report.is_none() {
+            return;
+        }
+        self.advance(State::FailedExecution);
+        let failure = Failure {
+            kind: "interrupted".to_owned(),
+            title: "The sidecar stopped before the attempt had ended".to_owned(),
+            detail: String::new(),
+        };
+        if let Some(report) = self.finished(Some(failure)) {
+            // Queued by the call itself; nobody is left to wait for the commit.
+            drop(self.recorder.spool.append(report));
+        }
+    }
+}
+
+/// Turns a deadline into the wall-clock instant that people read.
+pub fn deadline_at(deadline: Deadline) -> Timestamp {
+    Timestamp::now().plus(deadline.left(Instant::now()))
+}
+
+/// Writes the one line that every call leaves, with its total time in seconds.
+fn log(report: &Report, took: Duration) {
+    let duration_s = (took.as_secs_f64() * 1000.0).round() / 1000.0;
+    tracing::info!(
+        target: "hermes::call",
+        task_id = report.task_id.as_str(),
+        step_id = report.step_id.as_str(),
+        call_id = report.call_id.as_str(),
+        attempt = report.attempt,
+        reporter = report.reporter.as_str(),
+        agent = report.agent.as_str(),
+        version = report.agent_version.as_str(),
+        instance = report.instance.as_str(),
+        state = report.state.as_str(),
+        kind = report.error.as_ref().map_or("", |error| error.kind.as_str()),
+        trace_id = report.trace_id.as_str(),
+        duration_s,
+        "call ended"
+    );
+}

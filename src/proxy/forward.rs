@@ -1,0 +1,199 @@
+//! Sending a request to an upstream within a deadline.
+
+use super::body::{self, Body};
+use super::respond::Trouble;
+use super::upstream::{Error, Lease, Unsent, Upstream};
+use crate::task::{Deadline, Problem};
+use crate::telemetry::log::Chain;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Why there is no whole answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    #[error("the upstream could not be reached")]
+    Unreachable(#[source] Error),
+    #[error("the upstream broke off")]
+    Reset(#[source] Error),
+    #[error("the answer broke off")]
+    Cut(#[source] body::Error),
+    #[error("the answer is longer than {0} bytes")]
+    TooLarge(usize),
+    #[error("no connection before the deadline")]
+    LateToConnect,
+    #[error("no whole answer before the deadline")]
+    Late,
+}
+
+impl Failed {
+    /// Says whether bytes of the request may have reached the upstream.
+    pub fn may_have_executed(&self) -> bool {
+        !matches!(self, Failed::Unreachable(_) | Failed::LateToConnect)
+    }
+
+    /// Turns the failure into what the caller is told, and logs its causes once.
+    pub fn into_trouble(self, upstream: &str) -> Trouble {
+        tracing::warn!(upstream, error = %Chain(&self), "a call failed at its upstream");
+        let executed = self.may_have_executed();
+        let (problem, detail) = match self {
+            Failed::Unreachable(_) => (
+                Problem::UpstreamUnreachable,
+                "no connection to the upstream could be opened; nothing was sent".to_owned(),
+            ),
+            Failed::Reset(_) => (
+                Problem::UpstreamReset,
+                "the upstream closed the connection before its answer".to_owned(),
+            ),
+            Failed::Cut(_) => (
+                Problem::UpstreamReset,
+                "the upstream broke off in the middle of its answer".to_owned(),
+            ),
+            Failed::TooLarge(max) => (
+                Problem::ReplyTooLarge,
+                format!("the answer is longer than limits.max_body_bytes, {max} bytes"),
+            ),
+            Failed::LateToConnect => (
+                Problem::Timeout,
+                "the attempt's time was up before a connection was open; nothing was sent"
+                    .to_owned(),
+            ),
+            Failed::Late => (
+                Problem::Timeout,
+                "the upstream did not answer within the attempt's time".to_owned(),
+            ),
+        };
+        Trouble::new(problem, detail).executed(executed)
+    }
+}
+
+/// Hears how an exchange gets on.
+pub trait Progress: Send {
+    /// Bytes are about to go out on an open connection.
+    fn sending(&mut self);
+    /// The answer takes its time.
+    fn waiting(&mut self) {}
+    /// The connection was there after this long.
+    fn connected(&mut self, _after: Duration) {}
+}
+
+/// Sends `request` and reads the whole answer, at most `max` bytes of it.
+///
+/// `patience` is after how long `progress` hears that the answer takes its time.
+pub async fn exchange(
+    upstream: &Arc<Upstream>,
+    request: Request<Body>,
+    deadline: Deadline,
+    max: usize,
+    patience: Duration,
+    progress: &mut impl Progress,
+) -> Result<Answer, Failed> {
+    let asked = Instant::now();
+    let leased = tokio::time::timeout_at(deadline.instant(), upstream.lease()).await;
+    let (lease, kept) = match leased {
+        Err(_elapsed) => return Err(Failed::LateToConnect),
+        Ok(leased) => leased.map_err(Failed::Unreachable)?,
+    };
+    progress.connected(asked.elapsed());
+    progress.sending();
+    let mut answering = std::pin::pin!(answer(upstream, lease, kept, request, max));
+    let soon = deadline.instant().min(asked + patience);
+    if let Ok(answered) = tokio::time::timeout_at(soon, answering.as_mut()).await {
+        return answered;
+    }
+    progress.waiting();
+    match tokio::time::timeout_at(deadline.instant(), answering).await {
+        Ok(answered) => answered,
+        Err(_elapsed) => Err(Failed::Late),
+    }
+}
+
+async fn answer(
+    upstream: &Arc<Upstream>,
+    lease: Lease,
+    kept: bool,
+    request: Request<Body>,
+    max: usize,
+) -> Result<Answer, Failed> {
+    let (response, lease) = head(upstream, lease, kept, request).await?;
+    let (head, body) = response.into_parts();
+    let body = body::collect(body, max)
+        .await
+        .map_err(|error| match error {
+            body::Error::TooLarge(max) => Failed::TooLarge(max),
+            broken => Failed::Cut(broken),
+        })?;
+    lease.release();
+    Ok(Answer {
+        status: head.status,
+        headers: head.headers,
+        body,
+    })
+}
+
+/// Sends a request and waits for the head of its answer, once more if a kept connection was dead.
+async fn head(
+    upstream: &Arc<Upstream>,
+    mut lease: Lease,
+    kept: bool,
+    request: Request<Body>,
+) -> Result<(Response<Incoming>, Lease), Failed> {
+    let request = match lease.send(request).await {
+        Ok(response) => return Ok((response, lease)),
+        Err(Unsent::Broken(error)) => return Err(Failed::Reset(error)),
+        Err(Unsent::Whole(request)) => request,
+    };
+    if !kept {
+        tracing::debug!(
+            upstream = upstream.authority(),
+            "a fresh connection died unused"
+        );
+    }
+    let mut lease = upstream.fresh().await.map_err(Failed::Unreachable)?;
+    match lease.send(*request).await {
+        Ok(response) => Ok((response, lease)),
+        Err(Unsent::Broken(error)) => Err(Failed::Reset(error)),
+        Err(Unsent::Whole(_)) => Err(Failed::Unreachable(Error::Closed {
+            authority: upstream.authority().to_owned(),
+        })),
+    }
+}
+
+/// Sends a request and passes the answer on as it comes.
+///
+/// Only silence ends it: no byte of the request or of the answer for `silence`.
+pub async fn stream(
+    upstream: &Arc<Upstream>,
+    request: Request<Body>,
+    silence: Duration,
+) -> Result<Response<Body>, Failed> {
+    let activity = request.body().activity();
+    let (lease, kept) = match tokio::time::timeout(silence, upstream.lease()).await {
+        Err(_elapsed) => return Err(Failed::LateToConnect),
+        Ok(leased) => leased.map_err(Failed::Unreachable)?,
+    };
+    let mut answering = std::pin::pin!(head(upstream, lease, kept, request));
+    let mut until = Instant::now() + silence;
+    loop {
+        if let Ok(answered) = tokio::time::timeout_at(until, answering.as_mut()).await {
+            let (response, lease) = answered?;
+            return Ok(response.map(|incoming| Body::stream(incoming, silence, Some(lease))));
+        }
+        // An upload that still moves is no silence.
+        match activity.as_ref().map(|activity| activity.last() + silence) {
+            Some(later) if later > until => until = later,
+            _ => return Err(Failed::Late),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Checks on a request's head that hold for every listener.
+
+use super::respond::Trouble;
+use super::target;
+use crate::task::Problem;
+use http::header::{HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, Version, request::Parts};
+
+/// The longest request target; longer ones are 414.
+const LONGEST_TARGET: usize = 16 * 1024;
+
+/// How large a head may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub max_header_bytes: usize,
+    pub max_headers: usize,
+}
+
+/// Refuses heads that are too large or that two readers could read differently.
+pub fn check(head: &Parts, limits: &Limits) -> Result<(), Trouble> {
+    let target = head.uri.path_and_query().map_or(0, |pq| pq.as_str().len());
+    if target > LONGEST_TARGET {
+        let detail = format!("the request target is longer than {LONGEST_TARGET} bytes");
+        return Err(Trouble::new(Problem::UriTooLong, detail));
+    }
+    check_size(&head.headers, limits)?;
+    if head.method == Method::CONNECT {
+        let detail = "CONNECT is not offered: calls are checked, which a tunnel would prevent";
+        return Err(Trouble::new(Problem::HostRefused, detail));
+    }
+    check_framing(&head.headers)?;
+    check_host(head)?;
+    if !target::is_plain(head.uri.path()) {
+        let detail = "the path has dot segments, NUL or broken escapes, which servers read \
+                      differently; send it in its plain form";
+        return Err(Trouble::new(Problem::BadRequest, detail));
+    }
+    Ok(())
+}
+
+fn check_size(headers: &HeaderMap, limits: &Limits) -> Result<(), Trouble> {
+    let mut bytes = 0;
+    for (name, value) in headers {
+        bytes += name.as_str().len() + value.len();
+    }
+    let detail = if headers.len() > limits.max_headers {
+        format!(
+            "more than limits.max_headers, {} fields",
+            limits.max_headers
+        )
+    } else if bytes > limits.max_header_bytes {
+        format!(
+            "more than limits.max_header_bytes, {} bytes",
+            limits.max_header_bytes
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Trouble::new(Problem::HeadersTooLarge, detail))
+}
+
+/// Any coding beside `chunked` would hide the body from its checks (RFC 9112 section 6.1).
+fn check_framing(headers: &HeaderMap) -> Result<(), Trouble> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let only_chunked = match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(one), None) => one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"),
+        _ => false,
+    };
+    if only_chunked {
+        return Ok(());
+    }
+    let detail = "Transfer-Encoding may only be chunked";
+    Err(Trouble::new(Problem::BadRequest, detail))
+}
+
+/// An HTTP/1.1 request has exactly one valid Host (RFC 9112 section 3.2).
+fn check_host(head: &Parts) -> Result<(), Trouble> {
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let sound = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => is_authority(host.as_bytes()),
+        (None, _) => head.version < Version::HTTP_11 || head.uri.authority().is_some(),
+        _ => false,
+    };
+    if sound {
+        return Ok(());
+    }
+    let detail = "one valid Host field is required";
+    Err(Trouble::new(Problem::BadRequest, detail))
+}
+
+/// `host`, `host:port` or `[address]:port`, without user information.
+fn is_authority(host: &[u8]) -> bool {
+    let part = |b: &u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(b);
+    !host.is_empty() && host.iter().all(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    const LIMITS: Limits = Limits {
+        max_header_bytes: 1000,
+        max_headers: 5,
+    };
+
+    fn verdict(build: impl FnOnce(http::request::Builder) -> http::request::Builder) -> u16 {
+        let request = build(Request::builder().method("POST").uri("/api"));
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        check(&head, &LIMITS).map_or_else(|trouble| trouble.problem.status(), |()| 200)
+    }
+
+    #[test]
+    fn heads_and_their_verdicts() {
+        let host = |r: http::request::Builder| r.header("host", "a:7401");
+        assert_eq!(verdict(host), 200);
+        assert_eq!(verdict(|r| r), 400);
+        assert_eq!(verdict(|r| host(r).header("host", "b")), 400);
+        assert_eq!(verdict(|r| r.header("host", "a, b")), 400);
+        assert_eq!(verdict(|r| r.header("host", "a@b")), 400);
+        assert_eq!(verdict(|r| r.header("host", "[::1]:80")), 200);
+        assert_eq!(verdict(|r| r.version(Version::HTTP_10)), 200);
+        assert_eq!(verdict(|r| host(r).uri("/a/../b")), 400);
+        assert_eq!(
+            verdict(|r| host(r).uri(format!("/{}", "a".repeat(17_000)))),
+            414
+        );
+        assert_eq!(verdict(|r| host(r).header("x", "y".repeat(1000))), 431);
+        let many = |r| (0..6).fold(host(r), |r, n| r.header(format!("x-{n}"), "y"));
+        assert_eq!(verdict(many), 431);
+        let coded = |value: &'static str| verdict(|r| host(r).header("transfer-encoding", value));
+        assert_eq!(coded("chunked"), 200);
+        assert_eq!(coded("gzip, chunked"), 400);
+        assert_eq!(verdict(|r| host(r).method("CONNECT")), 403);
+    }
+}

@@ -1,0 +1,489 @@
+//! One contract call on its way to the application and back.
+
+use super::{Inbound, Served, idempotency_key, names_of};
+use crate::context::Fields;
+use crate::context::{Member, Path, Trace, header};
+use crate::contract::guard;
+use crate::identity::Digest;
+use crate::proxy::active::Step;
+use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
+use crate::proxy::body::{self, Body};
+use crate::proxy::check::{self, Check, Mode};
+use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::headers;
+use crate::proxy::respond::{self, Timing, Trouble};
+use crate::task::{Deadline, Failure, Id, Problem, Report, Reporter, State, Timestamp};
+use crate::telemetry::metrics::{Direction, Phase, Side};
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, EXPECT};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// More nested steps than this are a loop.
+const DEEPEST: usize = 32;
+
+/// Where a call's input comes from.
+pub enum Source {
+    /// The request's body is the input.
+    Body(Incoming),
+    /// It was taken out of a wrapper.
+    Input(Bytes),
+}
+
+/// Refuses what the head alone shows to be no contract call.
+pub fn acceptable(head: &Parts, max: usize) -> Result<(), Trouble> {
+    if !headers::is_json(&head.headers) {
+        let detail =
+            "a contract call takes Content-Type: application/json, or a type ending in +json";
+        return Err(Trouble::new(Problem::UnsupportedMediaType, detail));
+    }
+    if headers::is_coded(&head.headers) {
+        let detail = "a coded body cannot be checked; send it with Content-Encoding: identity";
+        return Err(Trouble::new(Problem::UnsupportedMediaType, detail));
+    }
+    let declared = head.headers.get(CONTENT_LENGTH);
+    let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > max as u64) {
+        return Err(too_large(max));
+    }
+    Ok(())
+}
+
+fn too_large(max: usize) -> Trouble {
+    let detail = format!("the body is longer than limits.max_body_bytes, {max} bytes");
+    Trouble::new(Problem::TooLarge, detail)
+}
+
+/// A call that has been routed to one of our contracts.
+pub struct Call {
+    inbound: Arc<Inbound>,
+    at: usize,
+    fields: Fields,
+    presence: Arc<Presence>,
+    began: Instant,
+    deadline: Deadline,
+    timing: Timing,
+}
+
+impl Call {
+    /// Takes a call over; ids that the caller left out are minted here.
+    pub fn new(
+        inbound: Arc<Inbound>,
+        at: usize,
+        mut fields: Fields,
+        presence: Arc<Presence>,
+        began: Instant,
+    ) -> Self {
+        fields.task_id.get_or_insert_with(Id::mint);
+        fields.call_id.get_or_insert_with(Id::mint);
+        fields.step_id.get_or_insert_with(Id::mint);
+        fields.attempt.get_or_insert(1);
+        let contract = &inbound.config.contracts[at].contract.contract;
+        let mut deadline = Deadline::after(began, contract.constraints.timeout);
+        if let Some(left) = fields.deadline {
+            deadline = deadline.earliest(Deadline::after(began, left));
+        }
+        fields.agent = Some(crate::context::AgentName {
+            id: contract.id.to_string(),
+            version: Some(contract.version.to_string()),
+        });
+        Self {
+            inbound,
+            at,
+            fields,
+            presence,
+            began,
+            deadline,
+            timing: Timing::default(),
+        }
+    }
+
+    fn served(&self) -> &Served {
+        &self.inbound.config.contracts[self.at]
+    }
+
+    /// Carries the call out; the reply goes out after its end state is stored.
+    pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
+        if let Err(trouble) = self.check_depth() {
+            return self.inbound.refuse(&trouble, &self.fields);
+        }
+        let trace = Trace::of(&head.headers, self.fields.trace_id.clone());
+        let body = match self.read(source).await {
+            Ok(body) => body,
+            Err(trouble) if trouble.problem.state().is_none() => {
+                return self.inbound.refuse(&trouble, &self.fields);
+            }
+            Err(trouble) => {
+                let attempt = self.begin(&trace, None);
+                return self.fail(attempt, trouble).await;
+            }
+        };
+        let digest = Digest::of(&body);
+        let mut attempt = self.begin(&trace, Some(digest));
+        match self
+            .carry_out(&mut attempt, head, body, digest, trace)
+            .await
+        {
+            Ok((answer, digest)) => self.finish(attempt, answer, digest).await,
+            Err(trouble) => self.fail(attempt, trouble).await,
+        }
+    }
+
+    fn check_depth(&self) -> Result<(), Trouble> {
+        let path = self.fields.path.as_ref();
+        if path.is_some_and(|path| path.depth() > DEEPEST) {
+            let detail = format!("more than {DEEPEST} nested steps");
+            return Err(Trouble::new(Problem::Loop, detail));
+        }
+        Ok(())
+    }
+
+    async fn read(&self, source: Source) -> Result<Bytes, Trouble> {
+        let config = &self.inbound.config;
+        let incoming = match source {
+            Source::Input(input) => return Ok(input),
+            Source::Body(incoming) => incoming,
+        };
+        read_body(incoming, config.max_body_bytes, config.body_timeout).await
+    }
+
+    fn begin(&self, trace: &Trace, input: Option<Digest>) -> Attempt {
+        let fields = &self.fields;
+        let contract = &self.served().contract.contract;
+        let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
+        let report = Report {
+            call_id: id(&fields.call_id),
+            task_id: id(&fields.task_id),
+            step_id: id(&fields.step_id),
+            parent_step: fields.path.as_ref().and_then(Path::parent).cloned(),
+            attempt: fields.attempt.unwrap_or(1),
+            state: State::Pending,
+            states: Vec::new(),
+            reporter: Reporter::Callee,
+            agent: contract.id.to_string(),
+            agent_version: contract.version.to_string(),
+            instance: self.inbound.config.instance.clone(),
+            deadline_at: deadline_at(self.deadline),
+            duration_ms: 0,
+            input_digest: input.map(|digest| digest.to_string()),
+            output_digest: None,
+            degraded: false,
+            undelivered: false,
+            error: None,
+            sla_level: fields.sla_level.unwrap_or_default(),
+            scenario: fields.scenario.clone(),
+            requester: fields
+                .requester
+                .clone()
+                .or_else(|| fields.application.clone()),
+            trace_id: trace.reported_id(),
+            application: self.inbound.config.application.clone(),
+        };
+        Attempt::begin(
+            self.inbound.recorder.clone(),
+            self.presence.clone(),
+            Box::new(report),
+            self.began,
+        )
+    }
+
+    /// Does everything between the body's arrival and the verdict on the answer.
+    async fn carry_out(
+        &mut self,
+        attempt: &mut Attempt,
+        head: Parts,
+        body: Bytes,
+        digest: Digest,
+        trace: Trace,
+    ) -> Result<(Answer, Digest), Trouble> {
+        check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
+        self.check_body(Side::Input, &body)?;
+        self.check_readiness()?;
+        let permits = &self.served().permits;
+        let Ok(_permit) = permits.clone().try_acquire_owned() else {
+            let limit = self.served().limit;
+            let detail = format!("all {limit} concurrent calls of this contract are taken");
+            let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
+            return Err(overloaded.retry_after(Duration::from_secs(1)));
+        };
+        attempt.advance(State::Dispatched);
+        let _serving = self.inbound.active.enter(self.step(digest, &trace));
+        let request = self.request(head, body, digest, &trace);
+        let answer = self.ask(attempt, request).await?;
+        let output = Digest::of(&answer.body);
+        attempt.note(|report| report.output_digest = Some(output.to_string()));
+        self.judge(&answer, output)?;
+        Ok((answer, output))
+    }
+
+    fn check_body(&mut self, side: Side, body: &Bytes) -> Result<(), Trouble> {
+        let started = Instant::now();
+        let served = self.served();
+        let (validator, mode, phase) = match side {
+            Side::Input => (&served.contract.input, served.input, Phase::ValidateInput),
+            Side::Output => (
+                &served.contract.output,
+                served.output,
+                Phase::ValidateOutput,
+            ),
+        };
+        let metrics = &self.inbound.recorder.metrics;
+        let checked = Check {
+            validator,
+            limits: &self.inbound.config.body,
+            side,
+            mode,
+            meters: &served.meters,
+            metrics,
+        }
+        .run(body);
+        metrics.phase(phase, started.elapsed());
+        self.timing.validate += started.elapsed();
+        checked
+    }
+
+    fn check_readiness(&self) -> Result<(), Trouble> {
+        if self.inbound.is_draining() {
+            let detail = "the sidecar is stopping; another instance will take the call";
+            return Err(Trouble::new(Problem::Draining, detail).executed(false));
+        }
+        let standing = self.served().standing.borrow().clone();
+        if !standing.takes_calls() {
+            let detail = format!("the contract is not admitted yet: {}", standing.reason);
+            let not_ready = Trouble::new(Problem::NotReady, detail).executed(false);
+            return Err(not_ready.retry_after(Duration::from_secs(1)));
+        }
+        if self.deadline.has_passed(Instant::now()) {
+            let detail = "the call's deadline had passed before the application could be asked";
+            return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
+        }
+        Ok(())
+    }
+
+    /// Describes this call as a step, for the calls the application makes while it serves it.
+    fn step(&self, input: Digest, trace: &Trace) -> Step {
+        let fields = &self.fields;
+        let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
+        let step_id = id(&fields.step_id);
+        let now = Timestamp::now();
+        let name = self.served().name.clone();
+        let member = Member::new(step_id.clone(), name, now, *input.as_bytes());
+        Step::new(
+            (
+                id(&fields.task_id),
+                step_id,
+                id(&fields.call_id),
+                fields.attempt.unwrap_or(1),
+            ),
+            self.served().id().to_owned(),
+            now,
+            fields,
+            self.deadline,
+            member,
+            fields.path.clone().unwrap_or_default(),
+            trace.correlation().cloned(),
+        )
+    }
+
+    fn request(&self, head: Parts, body: Bytes, digest: Digest, trace: &Trace) -> Request<Body> {
+        let config = &self.inbound.config;
+        let call_id = self.fields.call_id.clone().unwrap_or_else(Id::mint);
+        let key = idempotency_key(&head, &call_id);
+        let version = head.version;
+        let mut fields = self.fields.clone();
+        fields.deadline = Some(self.deadline.left(Instant::now()));
+        if !config.forward_path {
+            fields.path = None;
+        }
+        let mut request = Request::new(Body::whole(body));
+        *request.method_mut() = self.served().method.clone();
+        *request.uri_mut() = origin_form(&head.uri, &self.served().path);
+        let mut out = head.headers;
+        headers::strip_hop_by_hop(&mut out);
+        headers::strip_context(&mut out);
+        headers::strip_length(&mut out);
+        out.remove(EXPECT);
+        fields.write(&mut out);
+        trace.write(&mut out);
+        out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        respond::say_digest(&mut out, digest);
+        if let Some(key) = key {
+            out.insert(header::IDEMPOTENCY_KEY, key);
+        }
+        headers::add_via(&mut out, version, &config.pseudonym);
+        *request.headers_mut() = out;
+        request
+    }
+
+    async fn ask(
+        &mut self,
+        attempt: &mut Attempt,
+        request: Request<Body>,
+    ) -> Result<Answer, Trouble> {
+        let started = Instant::now();
+        let upstream = &self.inbound.upstream;
+        let mut following = Following {
+            attempt,
+            metrics: &self.inbound.recorder.metrics,
+        };
+        let max = self.inbound.config.max_body_bytes;
+        let answered = forward::exchange(
+            upstream,
+            request,
+            self.deadline,
+            max,
+            STILL_OPEN,
+            &mut following,
+        )
+        .await;
+        self.timing.upstream = started.elapsed();
+        answered.map_err(|failed| failed.into_trouble(upstream.authority()))
+    }
+
+    /// Holds a success against the contract; other answers are the application's own affair.
+    fn judge(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
+        if !answer.status.is_success() {
+            return Ok(());
+        }
+        let checked = self.check_output(answer, output);
+        checked.map_err(|trouble| trouble.executed(true))
+    }
+
+    fn check_output(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
+        check::digest(&answer.headers, output, Problem::ReplyDigestMismatch)?;
+        if headers::is_coded(&answer.headers) && self.served().output == Mode::Strict {
+            let detail = "the reply is coded although identity was asked for; it cannot be checked";
+            return Err(Trouble::new(Problem::OutputInvalid, detail));
+        }
+        self.check_body(Side::Output, &answer.body)
+    }
+
+    async fn finish(mut self, attempt: Attempt, answer: Answer, digest: Digest) -> Response<Body> {
+        let (end, failure) = verdict(answer.status);
+        let stored = Instant::now();
+        attempt.settle(end, failure).await;
+        self.timing.record = stored.elapsed();
+        let mut response = Response::new(Body::whole(answer.body));
+        *response.status_mut() = answer.status;
+        let mut out = answer.headers;
+        headers::strip_hop_by_hop(&mut out);
+        headers::strip_context(&mut out);
+        headers::strip_length(&mut out);
+        respond::name(&mut out, &names_of(&self.fields));
+        respond::say_state(&mut out, end);
+        respond::say_executed(&mut out, true);
+        respond::say_digest(&mut out, digest);
+        self.say_load(&mut out);
+        let pseudonym = &self.inbound.config.pseudonym;
+        headers::add_via(&mut out, Version::HTTP_11, pseudonym);
+        self.timing.write(&mut out);
+        *response.headers_mut() = out;
+        self.count(end, response.status().as_u16());
+        response
+    }
+
+    async fn fail(mut self, attempt: Attempt, trouble: Trouble) -> Response<Body> {
+        let end = trouble.problem.state().unwrap_or(State::FailedExecution);
+        let stored = Instant::now();
+        attempt.settle(end, Some(trouble.failure())).await;
+        self.timing.record = stored.elapsed();
+        let names = names_of(&self.fields);
+        let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
+        self.say_load(response.headers_mut());
+        self.timing.write(response.headers_mut());
+        let metrics = &self.inbound.recorder.metrics;
+        metrics.rejected(Direction::Inbound, trouble.problem);
+        self.count(end, trouble.problem.status());
+        response
+    }
+
+    fn say_load(&self, headers: &mut HeaderMap) {
+        let served = self.served();
+        let inflight = served.limit - served.permits.available_permits();
+        let load = format!("inflight={inflight}, limit={}", served.limit);
+        if let Ok(load) = HeaderValue::try_from(load) {
+            headers.insert(header::LOAD, load);
+        }
+    }
+
+    fn count(&self, end: State, status: u16) {
+        let took = self.began.elapsed();
+        let served = self.served();
+        served.meters.request_ended(Some(status), took);
+        served.meters.finished(end, false);
+        let metrics = &self.inbound.recorder.metrics;
+        metrics.overhead(Direction::Inbound, self.timing.own(took));
+    }
+}
+
+/// Tells an attempt how its exchange gets on.
+struct Following<'a> {
+    attempt: &'a mut Attempt,
+    metrics: &'a crate::telemetry::metrics::Sidecar,
+}
+
+impl Progress for Following<'_> {
+    fn sending(&mut self) {
+        self.attempt.advance(State::Executing);
+    }
+
+    fn waiting(&mut self) {
+        self.attempt.still_open();
+    }
+
+    fn connected(&mut self, after: Duration) {
+        self.metrics.phase(Phase::Connect, after);
+    }
+}
+
+/// Reads a request body within its limits.
+pub async fn read_body(incoming: Incoming, max: usize, limit: Duration) -> Result<Bytes, Trouble> {
+    match tokio::time::timeout(limit, body::collect(incoming, max)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(body::Error::TooLarge(max))) => Err(too_large(max)),
+        Ok(Err(error)) => {
+            let detail = format!("the body did not arrive whole: {error}");
+            Err(Trouble::new(Problem::BadRequest, detail))
+        }
+        Err(_elapsed) => {
+            let detail = format!("the body did not arrive within limits.body_timeout, {limit:?}");
+            Err(Trouble::new(Problem::RequestTimeout, detail))
+        }
+    }
+}
+
+/// Says how an attempt ends that got an answer of this status.
+pub fn verdict(status: http::StatusCode) -> (State, Option<Failure>) {
+    if status.is_success() {
+        return (State::Completed, None);
+    }
+    // 408, 425 and 429 say "not now", which is no judgement on the request.
+    let refusal = status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429);
+    let (kind, title) = if refusal {
+        ("application_4xx", "The application refused the call")
+    } else {
+        ("application_status", "The application failed")
+    };
+    let failure = Failure {
+        kind: kind.to_owned(),
+        title: title.to_owned(),
+        detail: format!("the application answered {}", status.as_u16()),
+    };
+    (State::FailedExecution, Some(failure))
+}
+
+/// Keeps path and query as received; a wrapped call has the contract's own path.
+fn origin_form(received: &Uri, path: &str) -> Uri {
+    if received.path() == path {
+        let target = received.path_and_query().map_or("/", |pq| pq.as_str());
+        return target.parse().unwrap_or_default();
+    }
+    path.parse().unwrap_or_default()
+}
+
+/// Limits of what a wrapper itself may hold, shared with the outbound side.
+pub type BodyLimits = guard::Limits;

@@ -1,0 +1,344 @@
+//! The listener that peers call: contract routes, reserved paths, passthrough.
+//!
+//! Order of decision: everything under `/hermes/`, then contract routes, then passthrough, then
+//! 404. A path that a lenient server might read as a contract's is never passed through.
+
+mod call;
+mod passthrough;
+mod reserved;
+
+use super::active::Active;
+use super::attempt::Recorder;
+use super::body::Body;
+use super::check::Mode;
+use super::head;
+use super::headers;
+use super::lasting::Lasting;
+use super::listen::Serve;
+use super::respond::{self, Trouble};
+use super::target;
+use super::trust::Trust;
+use super::upstream::Upstream;
+use crate::admission;
+use crate::context::{AgentName, Fields, header};
+use crate::contract::{Compiled, guard};
+use crate::lifecycle::{Observer, Phase};
+use crate::task::Problem;
+use crate::telemetry::metrics::{self, Direction};
+use http::{HeaderValue, Method, Request, Response, request::Parts};
+use hyper::body::Incoming;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// A contract that this sidecar serves.
+#[derive(Debug)]
+pub struct Served {
+    pub contract: Arc<Compiled>,
+    pub method: Method,
+    pub path: String,
+    pub input: Mode,
+    pub output: Mode,
+    pub standing: admission::Reader,
+    pub meters: Arc<metrics::Contract>,
+    /// `ID@VERSION`.
+    pub name: String,
+    permits: Arc<Semaphore>,
+    limit: usize,
+    /// The path as a lenient server might read it.
+    reduced: String,
+}
+
+impl Served {
+    pub fn new(
+        contract: Arc<Compiled>,
+        route: (Method, String),
+        (input, output): (Mode, Mode),
+        standing: admission::Reader,
+        meters: Arc<metrics::Contract>,
+    ) -> Self {
+        let limit = contract.contract.constraints.max_concurrent.get() as usize;
+        let limit = limit.min(Semaphore::MAX_PERMITS);
+        let (method, path) = route;
+        Self {
+            name: format!("{}@{}", contract.contract.id, contract.contract.version),
+            permits: Arc::new(Semaphore::new(limit)),
+            limit,
+            reduced: target::reduced(&path),
+            contract,
+            method,
+            path,
+            input,
+            output,
+            standing,
+            meters,
+        }
+    }
+
+    /// Returns the contract's id.
+    pub fn id(&self) -> &str {
+        self.contract.contract.id.as_str()
+    }
+}
+
+/// What the listener is given.
+#[derive(Debug)]
+pub struct Config {
+    pub application: String,
+    pub instance: String,
+    pub contracts: Vec<Served>,
+    /// Path prefixes that go to the application unchecked.
+    pub passthrough: Vec<String>,
+    pub trust: Trust,
+    pub forward_path: bool,
+    pub max_body_bytes: usize,
+    pub body: guard::Limits,
+    pub head: head::Limits,
+    pub body_timeout: Duration,
+    pub stream_idle_timeout: Duration,
+    /// The name in `Via` and `Proxy-Status`; unique per process and listener.
+    pub pseudonym: HeaderValue,
+}
+
+/// The inbound service.
+#[derive(Debug)]
+pub struct Inbound {
+    config: Config,
+    recorder: Arc<Recorder>,
+    upstream: Arc<Upstream>,
+    active: Arc<Active>,
+    lifecycle: Observer,
+    /// Contract calls that outlived their connection.
+    calls: TaskTracker,
+}
+
+/// Where a request leads.
+enum Route<'a> {
+    Reserved,
+    Contract(&'a Served),
+    Passthrough,
+    Nowhere(Trouble),
+}
+
+impl Inbound {
+    pub fn new(
+        config: Config,
+        recorder: Arc<Recorder>,
+        upstream: Arc<Upstream>,
+        active: Arc<Active>,
+        lifecycle: Observer,
+        calls: TaskTracker,
+    ) -> Self {
+        Self {
+            config,
+            recorder,
+            upstream,
+            active,
+            lifecycle,
+            calls,
+        }
+    }
+
+    fn route(&self, head: &Parts, agent: Option<&AgentName>) -> Route<'_> {
+        let path = head.uri.path();
+        let reduced = target::reduced(path);
+        if path.starts_with("/hermes/") {
+            return Route::Reserved;
+        }
+        let mut here = self
+            .config
+            .contracts
+            .iter()
+            .filter(|c| c.path == path)
+            .peekable();
+        if here.peek().is_some() {
+            return route_among(here, &head.method, agent);
+        }
+        let looks_like_ours = reduced.starts_with("/hermes/")
+            || self.config.contracts.iter().any(|c| c.reduced == reduced);
+        let passes = |prefix: &String| path.starts_with(prefix.as_str());
+        if !looks_like_ours && self.config.passthrough.iter().any(passes) {
+            return Route::Passthrough;
+        }
+        let detail = "no contract route or passthrough prefix fits the path";
+        Route::Nowhere(Trouble::new(Problem::NotFound, detail))
+    }
+
+    /// Reads the context of a peer that is believed; others have none.
+    fn context(&self, head: &Parts, peer: SocketAddr) -> Result<Fields, Trouble> {
+        if !self.config.trust.believes(peer.ip()) {
+            return Ok(Fields::default());
+        }
+        Fields::from_headers(&head.headers)
+            .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
+    }
+
+    /// Answers a request that was refused before a task came into being.
+    fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
+        let metrics = &self.recorder.metrics;
+        metrics.rejected(Direction::Inbound, trouble.problem);
+        respond::trouble(trouble, names, &self.config.pseudonym)
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        began: Instant,
+    ) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        if let Err(trouble) = head::check(&head, &self.config.head) {
+            return self.refuse(&trouble, &Fields::default());
+        }
+        if headers::has_passed(&head.headers, &self.config.pseudonym) {
+            let detail = "the request has passed this listener before";
+            return self.refuse(&Trouble::new(Problem::Loop, detail), &Fields::default());
+        }
+        let fields = match self.context(&head, peer) {
+            Ok(fields) => fields,
+            Err(trouble) => return self.refuse(&trouble, &Fields::default()),
+        };
+        match self.route(&head, fields.agent.as_ref()) {
+            Route::Nowhere(trouble) => self.refuse(&trouble, &fields),
+            Route::Passthrough => self.pass_through(head, body).await,
+            Route::Reserved => self.clone().reserved(head, body, fields, began).await,
+            Route::Contract(served) => {
+                if let Err(trouble) = call::acceptable(&head, self.config.max_body_bytes) {
+                    return self.refuse(&trouble, &fields);
+                }
+                let at = self.position(served);
+                let source = call::Source::Body(body);
+                self.clone().lasting(at, head, source, fields, began).await
+            }
+        }
+    }
+
+    /// Finds a served contract by its place in the configuration, for calls that outlive a borrow.
+    fn position(&self, served: &Served) -> usize {
+        let contracts = self.config.contracts.iter();
+        let same = |other: &Served| std::ptr::eq(other, served);
+        contracts.into_iter().position(same).unwrap_or_default()
+    }
+
+    fn lasting(
+        self: Arc<Self>,
+        at: usize,
+        head: Parts,
+        source: call::Source,
+        fields: Fields,
+        began: Instant,
+    ) -> Lasting {
+        let presence = Arc::default();
+        let calls = self.calls.clone();
+        let call = call::Call::new(self, at, fields, Arc::clone(&presence), began);
+        Lasting::new(calls, presence, call.run(head, source))
+    }
+
+    fn is_draining(&self) -> bool {
+        self.lifecycle.phase() >= Phase::Draining
+    }
+}
+
+/// Picks among contracts that share a path: by the agent named, else by the order configured.
+fn route_among<'a>(
+    here: impl Iterator<Item = &'a Served> + Clone,
+    method: &Method,
+    agent: Option<&AgentName>,
+) -> Route<'a> {
+    let mut fitting = here.clone().filter(|served| served.method == *method);
+    let Some(agent) = agent else {
+        return match fitting.next() {
+            Some(served) => Route::Contract(served),
+            None => Route::Nowhere(method_not_allowed(here)),
+        };
+    };
+    match fitting.find(|served| served.id() == agent.id) {
+        Some(served) => Route::Contract(served),
+        None if here.clone().any(|served| served.method == *method) => {
+            Route::Nowhere(misdirected(&agent.id))
+        }
+        None => Route::Nowhere(method_not_allowed(here)),
+    }
+}
+
+fn method_not_allowed<'a>(here: impl Iterator<Item = &'a Served>) -> Trouble {
+    let methods: Vec<&str> = here.map(|served| served.method.as_str()).collect();
+    let allow = methods.join(", ");
+    let detail = format!("this contract is called by {allow}");
+    Trouble {
+        allow: Some(allow),
+        ..Trouble::new(Problem::MethodNotAllowed, detail)
+    }
+}
+
+fn misdirected(agent: &str) -> Trouble {
+    let detail = format!("{agent} is not served by this sidecar");
+    Trouble::new(Problem::Misdirected, detail).executed(false)
+}
+
+impl Serve for Inbound {
+    async fn serve(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Response<Body> {
+        let began = Instant::now();
+        let inflight = self.recorder.metrics.inflight(Direction::Inbound).clone();
+        let _counted = Counted::new(inflight);
+        self.answer(request, peer, began).await
+    }
+}
+
+/// Shows one more request for as long as it lives.
+pub struct Counted(prometheus::IntGauge);
+
+impl Counted {
+    pub fn new(gauge: prometheus::IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Reads the media type the peer may not leave out.
+fn has_header(head: &Parts, name: &http::header::HeaderName) -> bool {
+    head.headers.contains_key(name)
+}
+
+/// The fields a reply repeats.
+fn names_of(fields: &Fields) -> Fields {
+    Fields {
+        task_id: fields.task_id.clone(),
+        step_id: fields.step_id.clone(),
+        call_id: fields.call_id.clone(),
+        attempt: fields.attempt,
+        agent: fields.agent.clone(),
+        application: fields.application.clone(),
+        trace_id: fields.trace_id.clone(),
+        region: fields.region.clone(),
+        utc_offset: fields.utc_offset.clone(),
+        ..Fields::default()
+    }
+}
+
+/// The application's idempotency key, bare, else the call's id.
+fn idempotency_key(head: &Parts, call_id: &crate::task::Id) -> Option<HeaderValue> {
+    match head.headers.get(header::IDEMPOTENCY_KEY) {
+        Some(given) => {
+            let bytes = given.as_bytes().trim_ascii();
+            let bare = bytes
+                .strip_prefix(b"\"")
+                .and_then(|b| b.strip_suffix(b"\""));
+            HeaderValue::from_bytes(bare.unwrap_or(bytes)).ok()
+        }
+        None => HeaderValue::from_str(call_id.as_str()).ok(),
+    }
+}

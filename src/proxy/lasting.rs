@@ -1,0 +1,94 @@
+//! Calls that outlive the connection that asked for them.
+//!
+//! hyper drops the answer's future when the downstream hangs up. A contract call has begun
+//! something that must be recorded truly, so it goes on by itself until its deadline.
+
+use super::attempt::Presence;
+use super::body::Body;
+use http::Response;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio_util::task::TaskTracker;
+
+type Call = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+/// A call that is handed to `calls` when it is dropped before its end.
+pub struct Lasting {
+    call: Option<Call>,
+    presence: Arc<Presence>,
+    calls: TaskTracker,
+}
+
+impl Lasting {
+    /// Wraps `call`; `presence` hears when the downstream goes.
+    pub fn new(
+        calls: TaskTracker,
+        presence: Arc<Presence>,
+        call: impl Future<Output = Response<Body>> + Send + 'static,
+    ) -> Self {
+        Self {
+            call: Some(Box::pin(call)),
+            presence,
+            calls,
+        }
+    }
+}
+
+impl Future for Lasting {
+    type Output = Response<Body>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response<Body>> {
+        let Some(call) = &mut self.call else {
+            return Poll::Pending;
+        };
+        let answered = call.as_mut().poll(context);
+        if answered.is_ready() {
+            self.call = None;
+        }
+        answered
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else {
+            return;
+        };
+        self.presence.left();
+        // Without a runtime the process is ending, and the attempt settles itself as interrupted.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.calls.spawn(async move { drop(call.await) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_dropped_call_runs_to_its_end() {
+        let calls = TaskTracker::new();
+        let (go, gone) = oneshot::channel::<()>();
+        let ended = Arc::new(AtomicBool::new(false));
+        let mark = ended.clone();
+        let mut call = Box::pin(Lasting::new(calls.clone(), Arc::default(), async move {
+            gone.await.ok();
+            mark.store(true, Ordering::SeqCst);
+            Response::new(Body::empty())
+        }));
+        assert!(futures_poll(call.as_mut()).is_pending());
+        drop(call);
+        go.send(()).unwrap();
+        calls.close();
+        calls.wait().await;
+        assert!(ended.load(Ordering::SeqCst));
+    }
+
+    fn futures_poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(std::task::Waker::noop()))
+    }
+}

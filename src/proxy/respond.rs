@@ -1,0 +1,219 @@
+//! Turning outcomes into replies: the only place that writes problem bodies.
+//!
+//! A problem says what went wrong and where, never a value from a body (RFC 9457). The caller
+//! reads a safe message; the log has the whole chain of causes.
+
+use super::body::Body;
+use crate::context::{Fields, header};
+use crate::contract::Violations;
+use crate::identity::Digest;
+use crate::task::{Failure, Problem, State};
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// A failure on its way to the caller.
+#[derive(Debug)]
+pub struct Trouble {
+    pub problem: Problem,
+    pub detail: String,
+    pub violations: Option<Violations>,
+    /// Whether bytes had gone to the application; `None` where no attempt was under way.
+    pub executed: Option<bool>,
+    pub retry_after: Option<Duration>,
+    /// Methods that would be taken, for 405.
+    pub allow: Option<String>,
+}
+
+impl Trouble {
+    /// Names a problem and says what to do about it.
+    pub fn new(problem: Problem, detail: impl Into<String>) -> Self {
+        Self {
+            problem,
+            detail: detail.into(),
+            violations: None,
+            executed: None,
+            retry_after: None,
+            allow: None,
+        }
+    }
+
+    /// Adds the places where a body broke its contract.
+    pub fn violating(problem: Problem, violations: Violations) -> Self {
+        Self {
+            violations: Some(violations),
+            ..Self::new(problem, problem.title())
+        }
+    }
+
+    /// Says whether bytes had gone to the application.
+    pub fn executed(mut self, executed: bool) -> Self {
+        self.executed = Some(executed);
+        self
+    }
+
+    /// Says when trying again makes sense.
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// Returns what the attempt's report says of it.
+    pub fn failure(&self) -> Failure {
+        let detail = match &self.violations {
+            Some(violations) => violations.to_string(),
+            None => self.detail.clone(),
+        };
+        Failure {
+            kind: self.problem.as_str().to_owned(),
+            title: self.problem.title().to_owned(),
+            detail,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ProblemBody<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    /// Repeats `detail` for clients that look for one text only.
+    error: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<State>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<&'a [crate::contract::Violation]>,
+}
+
+/// Writes the reply for `trouble`; `names` are the call's ids as far as there are any.
+pub fn trouble(trouble: &Trouble, names: &Fields, proxy: &HeaderValue) -> Response<Body> {
+    let problem = trouble.problem;
+    let body = ProblemBody {
+        r#type: format!("urn:hermes:problem:{}", problem.as_str()),
+        title: problem.title(),
+        status: problem.status(),
+        detail: &trouble.detail,
+        error: &trouble.detail,
+        state: problem.state(),
+        task_id: names.task_id.as_ref().map(|id| id.as_str()),
+        call_id: names.call_id.as_ref().map(|id| id.as_str()),
+        errors: trouble.violations.as_ref().map(Violations::as_slice),
+    };
+    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let mut response = Response::new(Body::whole(Bytes::from(body)));
+    *response.status_mut() = status(problem);
+    let headers = response.headers_mut();
+    let json = HeaderValue::from_static("application/problem+json");
+    headers.insert(CONTENT_TYPE, json);
+    name(headers, names);
+    if let Some(state) = problem.state() {
+        say_state(headers, state);
+    }
+    if let Some(executed) = trouble.executed {
+        say_executed(headers, executed);
+    }
+    if let Some(wait) = trouble.retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
+    }
+    if let Some(allow) = trouble
+        .allow
+        .as_deref()
+        .and_then(|a| HeaderValue::from_str(a).ok())
+    {
+        headers.insert(http::header::ALLOW, allow);
+    }
+    say_proxy_status(headers, proxy, problem);
+    response
+}
+
+fn status(problem: Problem) -> StatusCode {
+    StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// Repeats the ids of a call in its reply.
+pub fn name(headers: &mut HeaderMap, names: &Fields) {
+    names.write(headers);
+}
+
+/// States the end of the attempt.
+pub fn say_state(headers: &mut HeaderMap, state: State) {
+    headers.insert(header::STATE, HeaderValue::from_static(state.as_str()));
+}
+
+/// States whether bytes had gone to the application.
+pub fn say_executed(headers: &mut HeaderMap, executed: bool) {
+    let value = if executed { "?1" } else { "?0" };
+    headers.insert(header::EXECUTED, HeaderValue::from_static(value));
+}
+
+/// States the digest of the body as forwarded (RFC 9530).
+pub fn say_digest(headers: &mut HeaderMap, digest: Digest) {
+    if let Ok(value) = HeaderValue::try_from(digest.to_content_digest()) {
+        headers.insert(header::CONTENT_DIGEST, value);
+    }
+}
+
+/// Says which hop failed and how (RFC 9209).
+fn say_proxy_status(headers: &mut HeaderMap, proxy: &HeaderValue, problem: Problem) {
+    let error = match problem {
+        Problem::Timeout => "http_response_timeout",
+        Problem::BudgetExhausted => "connection_timeout",
+        Problem::UpstreamUnreachable => "connection_refused",
+        Problem::UpstreamReset => "connection_terminated",
+        Problem::ReplyTooLarge => "http_response_body_size",
+        Problem::OutputInvalid | Problem::ReplyDigestMismatch => "http_protocol_error",
+        Problem::NoInstance | Problem::UnknownAgent => "destination_not_found",
+        Problem::NotReady | Problem::Draining => "destination_unavailable",
+        Problem::Overloaded => "connection_limit_reached",
+        Problem::Loop => "proxy_loop_detected",
+        Problem::Internal => "proxy_internal_error",
+        Problem::Forbidden | Problem::HostRefused => "http_request_denied",
+        _ => "http_request_error",
+    };
+    let mut value = String::with_capacity(96);
+    value.push_str(proxy.to_str().unwrap_or("hermes"));
+    // Writing to a string cannot fail.
+    write!(value, "; error={error}; details=\"{}\"", problem.as_str()).ok();
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(header::PROXY_STATUS, value);
+    }
+}
+
+/// Times of the parts of a call, for `Server-Timing`.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Timing {
+    pub validate: Duration,
+    pub route: Duration,
+    pub upstream: Duration,
+    pub record: Duration,
+}
+
+impl Timing {
+    /// Returns the time that was our own.
+    pub fn own(&self, total: Duration) -> Duration {
+        total.saturating_sub(self.upstream)
+    }
+
+    /// Writes the header, in milliseconds as the specification asks.
+    pub fn write(&self, headers: &mut HeaderMap) {
+        let ms = |part: Duration| part.as_secs_f64() * 1000.0;
+        let value = format!(
+            "validate;dur={:.3}, route;dur={:.3}, upstream;dur={:.3}, record;dur={:.3}",
+            ms(self.validate),
+            ms(self.route),
+            ms(self.upstream),
+            ms(self.record)
+        );
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(header::SERVER_TIMING, value);
+        }
+    }
+}

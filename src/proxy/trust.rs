@@ -1,0 +1,103 @@
+//! Whose context headers are believed.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// Peers whose `Hermes-*` fields are taken over; from others they are removed.
+#[derive(Debug, Clone, Default)]
+pub enum Trust {
+    #[default]
+    Any,
+    Networks(Vec<Network>),
+}
+
+/// A network in CIDR form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: u128,
+    mask: u128,
+    is_v4: bool,
+}
+
+/// A text that is no network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a network is an address and a prefix length, such as 10.0.0.0/8")]
+pub struct NotANetwork;
+
+impl Trust {
+    /// Says whether the peer's context is believed.
+    pub fn believes(&self, peer: IpAddr) -> bool {
+        match self {
+            Trust::Any => true,
+            Trust::Networks(networks) => networks.iter().any(|network| network.holds(peer)),
+        }
+    }
+}
+
+impl Network {
+    fn holds(&self, peer: IpAddr) -> bool {
+        let (bits, is_v4) = bits(peer.to_canonical());
+        is_v4 == self.is_v4 && bits & self.mask == self.address
+    }
+}
+
+/// Lines an address up at the upper end of 128 bits.
+fn bits(address: IpAddr) -> (u128, bool) {
+    match address {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, true),
+        IpAddr::V6(v6) => (v6.to_bits(), false),
+    }
+}
+
+impl FromStr for Network {
+    type Err = NotANetwork;
+
+    fn from_str(text: &str) -> Result<Self, NotANetwork> {
+        let (address, length) = text.split_once('/').ok_or(NotANetwork)?;
+        let address: IpAddr = address.parse().or(Err(NotANetwork))?;
+        let length: u32 = length.parse().or(Err(NotANetwork))?;
+        let (bits, is_v4) = bits(address);
+        if length > if is_v4 { 32 } else { 128 } {
+            return Err(NotANetwork);
+        }
+        let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+        Ok(Self {
+            address: bits & mask,
+            mask,
+            is_v4,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_hold_their_addresses_only() {
+        for (network, peer, held) in [
+            ("10.0.0.0/8", "10.1.2.3", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            ("0.0.0.0/0", "192.0.2.1", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("2001:db8::/32", "2001:db8::1", true),
+            ("::/0", "2001:db8::1", true),
+            ("127.0.0.1/32", "127.0.0.2", false),
+        ] {
+            let trust = Trust::Networks(vec![network.parse().unwrap()]);
+            assert_eq!(
+                trust.believes(peer.parse().unwrap()),
+                held,
+                "{network} {peer}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in ["", "10.0.0.0", "10.0.0.0/33", "x/8", "::/129"] {
+            assert_eq!(text.parse::<Network>(), Err(NotANetwork), "{text}");
+        }
+    }
+}
