@@ -3,6 +3,7 @@
 //! All cryptography comes from the one provider (`aws-lc-rs`).
 
 mod digest;
+pub mod local;
 mod secret;
 
 pub use digest::{ContentDigestError, Digest, DigestError};

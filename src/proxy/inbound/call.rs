@@ -3,7 +3,6 @@
 use super::{Inbound, Served, idempotency_key, names_of};
 use crate::context::Fields;
 use crate::context::{Member, Path, Trace, header};
-use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
 use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
@@ -484,6 +483,3 @@ fn origin_form(received: &Uri, path: &str) -> Uri {
     }
     path.parse().unwrap_or_default()
 }
-
-/// Limits of what a wrapper itself may hold, shared with the outbound side.
-pub type BodyLimits = guard::Limits;

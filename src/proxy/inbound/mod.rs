@@ -7,6 +7,8 @@ mod call;
 mod passthrough;
 mod reserved;
 
+pub use call::{acceptable, read_body, verdict};
+
 use super::active::Active;
 use super::attempt::Recorder;
 use super::body::Body;
@@ -330,7 +332,7 @@ fn names_of(fields: &Fields) -> Fields {
 }
 
 /// The application's idempotency key, bare, else the call's id.
-fn idempotency_key(head: &Parts, call_id: &crate::task::Id) -> Option<HeaderValue> {
+pub fn idempotency_key(head: &Parts, call_id: &crate::task::Id) -> Option<HeaderValue> {
     match head.headers.get(header::IDEMPOTENCY_KEY) {
         Some(given) => {
             let bytes = given.as_bytes().trim_ascii();

@@ -1,0 +1,93 @@
+//! What a call takes over from the task it is made for.
+
+use super::Outbound;
+use crate::context::{Fields, Path};
+use crate::proxy::active::{Parent, Step};
+use crate::task::{Deadline, Id};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// A call's own fields, completed, and where they came from.
+pub struct Heritage {
+    pub fields: Fields,
+    /// The step that makes the call, if it is known.
+    pub parent: Option<Arc<Step>>,
+    /// What is left of the task's time, where the call is part of a task served here.
+    pub deadline: Option<Deadline>,
+    /// The task id was minted here: nobody else can know it.
+    pub minted: bool,
+}
+
+impl Outbound {
+    /// Completes the fields of a call: its own, else its task's, else minted or our own.
+    pub(super) fn inherit(&self, mut own: Fields) -> Heritage {
+        let found = self.active.parent_of(&own);
+        let (step, parent) = match found {
+            Parent::Step(step) => (Some(step.clone()), Some(step)),
+            Parent::Task(step) => (Some(step), None),
+            Parent::None => (None, None),
+        };
+        if own.task_id.is_none()
+            && (own.call_id.is_some() || own.step_id.is_some())
+            && step.is_none()
+        {
+            self.recorder.metrics.context_unmatched();
+        }
+        if let Some(step) = &step {
+            take_over(&mut own, step);
+        }
+        // Ids of the step being served name the parent, not this call.
+        own.call_id = None;
+        own.step_id = own
+            .step_id
+            .filter(|id| step.as_ref().is_none_or(|step| step.step_id != *id));
+        own.attempt = None;
+        own.application = None;
+        own.path = parent.as_ref().map(|step| step.path_of_call());
+        let minted = own.task_id.is_none();
+        own.task_id.get_or_insert_with(Id::mint);
+        own.step_id.get_or_insert_with(Id::mint);
+        own.requester
+            .get_or_insert_with(|| self.config.application.clone());
+        Heritage {
+            fields: own,
+            // Members of one task share one deadline, whichever of them makes the call.
+            deadline: step.map(|step| step.deadline),
+            parent,
+            minted,
+        }
+    }
+}
+
+/// Fills what the call leaves open with what its task says.
+fn take_over(own: &mut Fields, step: &Step) {
+    own.task_id.get_or_insert_with(|| step.task_id.clone());
+    own.sla_level.get_or_insert(step.sla_level);
+    let texts = [
+        (&mut own.requester, &step.requester),
+        (&mut own.scenario, &step.scenario),
+        (&mut own.region, &step.region),
+        (&mut own.utc_offset, &step.utc_offset),
+    ];
+    for (mine, theirs) in texts {
+        if mine.is_none() {
+            mine.clone_from(theirs);
+        }
+    }
+    if own.trace_id.is_none() {
+        own.trace_id.clone_from(&step.trace_id);
+    }
+}
+
+impl Heritage {
+    /// Returns the path that the call carries; none at the root of a task.
+    pub fn path(&self) -> Option<&Path> {
+        self.fields.path.as_ref()
+    }
+
+    /// Says whether the task's own time is up.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.deadline
+            .is_some_and(|deadline| deadline.has_passed(now))
+    }
+}

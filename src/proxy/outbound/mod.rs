@@ -1,0 +1,255 @@
+//! The listener that the application calls others through.
+
+mod call;
+mod choice;
+mod inherit;
+mod passthrough;
+
+use super::active::Active;
+use super::attempt::Recorder;
+use super::body::Body;
+use super::envelope::Envelope;
+use super::head;
+use super::inbound::Counted;
+use super::lasting::Lasting;
+use super::listen::Serve;
+use super::respond::{self, Trouble};
+use super::upstreams::Upstreams;
+use crate::context::{AgentName, Fields};
+use crate::contract::guard;
+use crate::contract::watch::Directory;
+use crate::identity::local;
+use crate::task::Problem;
+use crate::telemetry::metrics::Direction;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// What the listener is given.
+#[derive(Debug)]
+pub struct Config {
+    pub application: String,
+    pub region: String,
+    /// Without `team-`; empty for none.
+    pub team: String,
+    pub own_address: SocketAddr,
+    pub max_body_bytes: usize,
+    pub body: guard::Limits,
+    pub head: head::Limits,
+    pub body_timeout: Duration,
+    pub stream_idle_timeout: Duration,
+    /// The name in `Via` and `Proxy-Status`; unique per process and listener.
+    pub pseudonym: HeaderValue,
+}
+
+/// The outbound service.
+pub struct Outbound {
+    config: Config,
+    recorder: Arc<Recorder>,
+    directory: Arc<Directory>,
+    upstreams: Upstreams,
+    active: Arc<Active>,
+    /// Calls that outlived their connection.
+    calls: TaskTracker,
+}
+
+/// Where a request leads.
+enum Route<'a> {
+    Invoke,
+    /// A contract by name and the path at it.
+    Agent {
+        name: &'a str,
+        path: &'a str,
+    },
+    Nowhere(Trouble),
+}
+
+impl Outbound {
+    pub fn new(
+        config: Config,
+        recorder: Arc<Recorder>,
+        directory: Arc<Directory>,
+        upstreams: Upstreams,
+        active: Arc<Active>,
+        calls: TaskTracker,
+    ) -> Self {
+        Self {
+            config,
+            recorder,
+            directory,
+            upstreams,
+            active,
+            calls,
+        }
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        match self.admit(&head) {
+            Ok(fields) => self.lead(head, body, fields, began).await,
+            Err(trouble) => self.refuse(&trouble, &Fields::default()),
+        }
+    }
+
+    /// Checks the head and reads its context; the application is always believed.
+    fn admit(&self, head: &Parts) -> Result<Fields, Trouble> {
+        head::check(head, &self.config.head)?;
+        local::check(&head.headers, &head.uri, self.config.own_address)
+            .map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
+        if super::headers::has_passed(&head.headers, &self.config.pseudonym) {
+            let detail = "the request has passed this listener before";
+            return Err(Trouble::new(Problem::Loop, detail));
+        }
+        Fields::from_headers(&head.headers)
+            .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
+    }
+
+    async fn lead(
+        self: Arc<Self>,
+        head: Parts,
+        body: Incoming,
+        fields: Fields,
+        began: Instant,
+    ) -> Response<Body> {
+        match route(&head) {
+            Route::Invoke => match self.unwrap(&head, body, fields.clone()).await {
+                Ok((agent, input, fields)) => {
+                    let source = call::Source::Input(input);
+                    self.lasting(agent, head, source, fields, began).await
+                }
+                Err(trouble) => self.refuse(&trouble, &fields),
+            },
+            Route::Agent { name, path } => {
+                let Some(agent) = AgentName::parse(name) else {
+                    return self.refuse(&not_an_agent(name), &fields);
+                };
+                let path = path.to_owned();
+                self.native(agent, &path, head, body, fields, began).await
+            }
+            Route::Nowhere(trouble) => self.refuse(&trouble, &fields),
+        }
+    }
+
+    /// Serves `/agents/NAME/PATH`: a contract's own route is a checked call, the rest passes.
+    async fn native(
+        self: Arc<Self>,
+        agent: AgentName,
+        path: &str,
+        head: Parts,
+        body: Incoming,
+        fields: Fields,
+        began: Instant,
+    ) -> Response<Body> {
+        match self
+            .is_contract_route(&agent, &head.method, path, began)
+            .await
+        {
+            Err(trouble) => self.refuse(&trouble, &fields),
+            Ok(false) => self.pass_through(&agent, path, head, body, fields).await,
+            Ok(true) => {
+                let max = self.config.max_body_bytes;
+                if let Err(trouble) = super::inbound::acceptable(&head, max) {
+                    return self.refuse(&trouble, &fields);
+                }
+                let source = call::Source::Body(body);
+                self.lasting(agent, head, source, fields, began).await
+            }
+        }
+    }
+
+    /// Reads a wrapper and finds out whom it is for.
+    async fn unwrap(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        fields: Fields,
+    ) -> Result<(AgentName, Bytes, Fields), Trouble> {
+        let config = &self.config;
+        super::inbound::acceptable(head, config.max_body_bytes)?;
+        let body =
+            super::inbound::read_body(body, config.max_body_bytes, config.body_timeout).await?;
+        let envelope = Envelope::read(&body, &config.body)?;
+        let agent = match envelope.agent.as_deref() {
+            Some(name) => AgentName::parse(name).ok_or_else(|| not_an_agent(name))?,
+            None => fields.agent.clone().ok_or_else(|| {
+                let detail = "name the agent to call, as \"agent\" in the body";
+                Trouble::new(Problem::BadContext, detail)
+            })?,
+        };
+        let joined = fields
+            .join(envelope.context)
+            .map_err(|differs| Trouble::new(Problem::BadContext, differs.to_string()))?;
+        Ok((agent, envelope.input, joined))
+    }
+
+    fn lasting(
+        self: Arc<Self>,
+        agent: AgentName,
+        head: Parts,
+        source: call::Source,
+        fields: Fields,
+        began: Instant,
+    ) -> Lasting {
+        let presence = Arc::default();
+        let calls = self.calls.clone();
+        let call = call::Call::new(self, agent, fields, Arc::clone(&presence), began);
+        Lasting::new(calls, presence, call.run(head, source))
+    }
+
+    /// Answers a request that was refused before a task came into being.
+    fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
+        let metrics = &self.recorder.metrics;
+        metrics.rejected(Direction::Outbound, trouble.problem);
+        respond::trouble(trouble, names, &self.config.pseudonym)
+    }
+}
+
+fn route(head: &Parts) -> Route<'_> {
+    let path = head.uri.path();
+    if path == "/hermes/invoke" {
+        return match head.method {
+            Method::POST => Route::Invoke,
+            _ => Route::Nowhere(Trouble {
+                allow: Some("POST".to_owned()),
+                ..Trouble::new(Problem::MethodNotAllowed, "use POST")
+            }),
+        };
+    }
+    match path.strip_prefix("/agents/") {
+        Some(rest) => {
+            let (name, path) = match rest.find('/') {
+                Some(slash) => rest.split_at(slash),
+                None => (rest, "/"),
+            };
+            Route::Agent { name, path }
+        }
+        None => {
+            let detail = "here are POST /hermes/invoke and /agents/{agent}/{path}";
+            Route::Nowhere(Trouble::new(Problem::NotFound, detail))
+        }
+    }
+}
+
+fn not_an_agent(name: &str) -> Trouble {
+    let detail = if name.contains("@^") {
+        "version ranges are not served by this version; name the contract id"
+    } else {
+        "an agent is named by a contract id such as fraud-detection-v1.0, or id@version"
+    };
+    Trouble::new(Problem::BadContext, detail)
+}
+
+impl Serve for Outbound {
+    async fn serve(self: Arc<Self>, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+        let began = Instant::now();
+        let inflight = self.recorder.metrics.inflight(Direction::Outbound).clone();
+        let _counted = Counted::new(inflight);
+        self.answer(request, began).await
+    }
+}
