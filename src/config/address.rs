@@ -155,7 +155,7 @@ impl Network {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let address: IpAddr = address.parse().ok().ok_or_else(wrong)?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
             Some(bits) => bits
@@ -198,11 +198,13 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix("localhost:") {
         let port = port
             .parse()
-            .map_err(|_| "must be IP:PORT with a port from 0 to 65535")?;
+            .ok()
+            .ok_or("must be IP:PORT with a port from 0 to 65535")?;
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
     text.parse()
-        .map_err(|_| format!("must be IP:PORT, for example 127.0.0.1:7402, not `{text}`"))
+        .ok()
+        .ok_or_else(|| format!("must be IP:PORT, for example 127.0.0.1:7402, not `{text}`"))
 }
 
 /// Reads the address of a listener that only this machine may reach.
@@ -261,7 +263,8 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         let address: std::net::Ipv6Addr = address
             .parse()
-            .map_err(|_| "holds no IPv6 address in its brackets")?;
+            .ok()
+            .ok_or("holds no IPv6 address in its brackets")?;
         let port = match rest.strip_prefix(':') {
             Some(port) => Some(port_number(port)?),
             None if rest.is_empty() => None,

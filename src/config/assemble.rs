@@ -179,7 +179,11 @@ fn missing(reader: &mut Reader, table: &str, name: &str, message: &str) {
 /// Takes the name as given, else the family of the first contract.
 fn name(reader: &mut Reader, contracts: &Contracts, roles: Roles) -> String {
     let given = reader.text("application.name");
-    if !given.is_empty() || !roles.has(Role::Sidecar) {
+    let is_told = reader
+        .effective
+        .get("application.name")
+        .is_some_and(|entry| entry.value.as_str() != Some(""));
+    if is_told || !roles.has(Role::Sidecar) {
         return given;
     }
     if contracts.declared == 0 {

@@ -194,13 +194,15 @@ fn plain(value: &DeValue<'_>) -> Result<Value, String> {
     Ok(match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .ok()
             .map(Value::Integer)
-            .map_err(|_| "is a number beyond 64 bits".to_owned())?,
+            .ok_or("is a number beyond 64 bits")?,
         DeValue::Float(number) => number
             .as_str()
             .parse()
+            .ok()
             .map(Value::Float)
-            .map_err(|_| "is no number".to_owned())?,
+            .ok_or("is no number")?,
         DeValue::Boolean(flag) => Value::Boolean(*flag),
         DeValue::Datetime(date) => Value::Datetime(*date),
         DeValue::Array(items) => Value::Array(

@@ -20,6 +20,8 @@ mod schema;
 mod settings;
 mod show;
 mod suggest;
+#[cfg(test)]
+mod tests;
 
 pub use address::{Advertise, CollectorTarget, Network, TrustContext, Upstream};
 pub use env::Source;
@@ -103,8 +105,8 @@ impl Settings {
     }
 
     /// Says which roles the settings describe: sidecar, collector.
-    pub fn describes(effective: &Effective) -> (bool, bool) {
-        let roles = roles(effective, Role::Described);
+    pub fn roles(&self) -> (bool, bool) {
+        let roles = roles(&self.effective, Role::Described);
         (roles.sidecar, roles.collector)
     }
 }
@@ -142,7 +144,8 @@ fn roles(effective: &Effective, role: Role) -> Roles {
         Role::Described => {
             let given = |section: &str| {
                 effective.iter().any(|(path, entry)| {
-                    path.starts_with(section) && entry.origin != Origin::Default
+                    path.starts_with(section)
+                        && !matches!(entry.origin, Origin::Default | Origin::Derived(_))
                 })
             };
             let collector = given("collector.");

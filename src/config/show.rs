@@ -97,7 +97,7 @@ impl Settings {
             ),
             (
                 "CONSUL_HTTP_SSL_VERIFY",
-                (!tls.verify).then(|| json!(false)),
+                (!tls.verify).then_some(json!(false)),
             ),
         ];
         given
