@@ -220,12 +220,14 @@ pub(super) fn local_listen(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Reads the address of Consul, with or without a scheme.
+/// Reads the address of Consul: a URL, `HOST:PORT` or, as its tools have it, `unix:/PATH`.
 pub(super) fn consul(text: &str) -> Result<String, String> {
-    if text.starts_with("unix:") {
-        return Err(
-            "unix sockets are not built into this version; give http://HOST:PORT".to_owned(),
-        );
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return match path.starts_with('/') {
+            true => Ok(format!("unix:{path}")),
+            false => Err("must name an absolute path after unix:".to_owned()),
+        };
     }
     if text.contains("://") {
         url(text)

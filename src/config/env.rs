@@ -62,7 +62,7 @@ impl Source {
 }
 
 /// Says whether a folder may be written to, or, where it is missing, be made.
-fn is_writable(folder: &Path) -> bool {
+pub fn is_writable(folder: &Path) -> bool {
     use rustix::fs::{Access, access};
     let nearest = folder.ancestors().find(|ancestor| ancestor.exists());
     nearest.is_some_and(|nearest| {

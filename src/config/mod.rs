@@ -7,6 +7,7 @@
 //! - elsewhere: mapping sections to the rooms' own `Config` (`app`)
 
 mod address;
+mod addresses;
 mod assemble;
 mod consul_env;
 mod env;
@@ -24,7 +25,8 @@ mod suggest;
 mod tests;
 
 pub use address::{Advertise, CollectorTarget, Network, TrustContext, Upstream};
-pub use env::Source;
+pub use addresses::Addresses;
+pub use env::{Source, is_writable};
 pub use origin::{Effective, Entry, Origin};
 pub use problem::{Error, Problem};
 pub use schema::schema;
@@ -35,6 +37,7 @@ pub use settings::{
 
 use std::path::Path;
 
+use consul_env::ConsulVariables;
 use problem::Problems;
 use reader::Reader;
 
@@ -70,25 +73,11 @@ const LONGEST_FILE: u64 = 1 << 20;
 impl Settings {
     /// Reads and checks everything; on failure tells every problem, not the first.
     pub fn load(source: &Source, role: Role) -> Result<Self, Error> {
-        let mut effective = Effective::default();
-        let mut problems = Problems::default();
-        let variables = consul_env::read(source, &mut effective, &mut problems);
-        let sound = match &source.file {
-            Some(path) => read_file(path, &mut effective, &mut problems),
-            None => true,
-        };
-        env::apply_variables(source, &mut effective, &mut problems);
-        env::apply_flags(source, &mut effective, &mut problems);
-        let roles = roles(&effective, role);
-
-        let mut reader = Reader {
-            effective,
-            problems,
-        };
-        reader.fill_defaults();
+        let (mut reader, read) = layers(source);
+        let roles = roles(&reader.effective, role);
         reader.check_rules();
         // What is missing from a file that could not be read to its end may well be there.
-        let required = if sound {
+        let required = if read.is_sound {
             roles
         } else {
             Roles {
@@ -96,7 +85,7 @@ impl Settings {
                 collector: false,
             }
         };
-        let settings = assemble::settings(&mut reader, source, variables, required);
+        let settings = assemble::settings(&mut reader, source, read.consul, required);
         if reader.problems.is_empty() {
             Ok(settings)
         } else {
@@ -109,6 +98,32 @@ impl Settings {
         let roles = roles(&self.effective, Role::Described);
         (roles.sidecar, roles.collector)
     }
+}
+
+/// What the layers give beside values.
+struct Layers {
+    consul: ConsulVariables,
+    /// False: the file has lines that could not be read.
+    is_sound: bool,
+}
+
+/// Lays flags over variables over the file over Consul's variables over defaults.
+fn layers(source: &Source) -> (Reader, Layers) {
+    let mut effective = Effective::default();
+    let mut problems = Problems::default();
+    let consul = consul_env::read(source, &mut effective, &mut problems);
+    let is_sound = match &source.file {
+        Some(path) => read_file(path, &mut effective, &mut problems),
+        None => true,
+    };
+    env::apply_variables(source, &mut effective, &mut problems);
+    env::apply_flags(source, &mut effective, &mut problems);
+    let mut reader = Reader {
+        effective,
+        problems,
+    };
+    reader.fill_defaults();
+    (reader, Layers { consul, is_sound })
 }
 
 fn read_file(path: &Path, effective: &mut Effective, problems: &mut Problems) -> bool {

@@ -44,6 +44,15 @@ fn lines(problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
+impl IntoIterator for Problems {
+    type Item = Problem;
+    type IntoIter = std::vec::IntoIter<Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 /// Collects problems while reading goes on.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<Problem>);
@@ -55,6 +64,10 @@ impl Problems {
             key: key.to_owned(),
             message: message.into(),
         });
+    }
+
+    pub fn extend(&mut self, others: impl IntoIterator<Item = Problem>) {
+        self.0.extend(others);
     }
 
     pub fn is_empty(&self) -> bool {

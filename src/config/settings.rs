@@ -134,7 +134,7 @@ pub struct Limits {
 
 #[derive(Debug, Clone)]
 pub struct Consul {
-    /// `http(s)://HOST[:PORT]`, without a slash at the end.
+    /// `http(s)://HOST[:PORT]` without a slash at the end, or `unix:/PATH`.
     pub address: String,
     /// From CONSUL_HTTP_TOKEN; `token_file`, where given, counts instead.
     pub token: Option<Secret>,
