@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::address::CollectorTarget;
 use super::origin::Origin;
-use super::problem::{Error, Problems};
+use super::problem::Error;
 use super::{Source, layers};
 
 /// Base URLs without a slash at the end; `None` where the port is only known to the process itself.
@@ -47,7 +47,7 @@ impl Addresses {
             },
             collector_token_file: shown.or(wanted),
         };
-        let mut problems = std::mem::replace(&mut reader.problems, Problems::default());
+        let mut problems = std::mem::take(&mut reader.problems);
         problems.extend(earlier.into_iter().filter(|problem| {
             let whole_file =
                 problem.key.is_empty() && matches!(problem.origin, Some(Origin::File { .. }));

@@ -61,6 +61,11 @@ impl Source {
     }
 }
 
+/// Says whether the person at the terminal asked for no colours.
+pub fn refuses_colour() -> bool {
+    std::env::vars_os().any(|(name, value)| name == "NO_COLOR" && !value.is_empty())
+}
+
 /// Says whether a folder may be written to, or, where it is missing, be made.
 pub fn is_writable(folder: &Path) -> bool {
     use rustix::fs::{Access, access};

@@ -26,7 +26,7 @@ mod tests;
 
 pub use address::{Advertise, CollectorTarget, Network, TrustContext, Upstream};
 pub use addresses::Addresses;
-pub use env::{Source, is_writable};
+pub use env::{Source, is_writable, refuses_colour};
 pub use origin::{Effective, Entry, Origin};
 pub use problem::{Error, Problem};
 pub use schema::schema;
