@@ -276,7 +276,7 @@ async fn consul(found: &mut Findings, settings: &config::Consul) {
                 settings.address
             ),
         ),
-        Err(error) => return found.add("consul", Level::Problem, Exit::Unreachable, chain(&error)),
+        Err(error) => return found.problem("consul", chain(&error)),
     }
     match client.node_address().await {
         Ok(Some(_)) => {}
@@ -335,12 +335,7 @@ async fn application(found: &mut Findings, application: &Application) {
             }
             Ok(status) => return found.problem("application", format!("{path} says {status}")),
             Err(failure) => {
-                return found.add(
-                    "application",
-                    Level::Problem,
-                    Exit::Unreachable,
-                    failure.to_string(),
-                );
+                return found.problem("application", failure.to_string());
             }
         }
     }

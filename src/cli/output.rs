@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::config;
 
-use super::exit::{Exit, Failure};
+use super::exit::Exit;
 
 /// Writes data. A reader that has gone away (`| head`) is no error of ours.
 pub(super) fn data(bytes: &[u8]) {
@@ -49,9 +49,7 @@ pub(super) struct Palette(bool);
 
 impl Palette {
     pub fn of_stdout() -> Self {
-        let refused =
-            std::env::vars_os().any(|(name, value)| name == "NO_COLOR" && !value.is_empty());
-        Self(!refused && std::io::stdout().is_terminal())
+        Self(!config::refuses_colour() && std::io::stdout().is_terminal())
     }
 
     #[cfg(test)]
@@ -80,12 +78,6 @@ pub(super) fn plain(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(text)
     }
-}
-
-/// Reads JSON that a program of ours must have sent.
-pub(super) fn parse(what: &str, body: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(body)
-        .map_err(|error| Failure::Answer(format!("{what} sent no JSON: {error}")))
 }
 
 /// Turns yes and no into exit codes.

@@ -34,7 +34,7 @@ pub(super) struct TaskArgs {
 /// What of the collector's answer is shown; fields it may leave out are empty.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Task {
+struct Task {
     task_id: String,
     state: String,
     verdict: Option<String>,
@@ -117,11 +117,10 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
         );
         return Err(Failure::Answer(why));
     }
-    let task: Task = serde_json::from_value(output::parse("the collector", &answer.body)?)
-        .map_err(|error| {
-            Failure::Answer(format!("the collector's answer makes no sense: {error}"))
-        })?;
-    output::data(timeline(&task, Palette::of_stdout()).as_bytes());
+    let drawn = draw(&answer.body).map_err(|error| {
+        Failure::Answer(format!("the collector's answer makes no sense: {error}"))
+    })?;
+    output::data(drawn.as_bytes());
     Ok(Exit::Fine)
 }
 
@@ -137,8 +136,16 @@ fn token(config: Option<PathBuf>) -> Result<Option<String>, Failure> {
     }
 }
 
+/// Draws the body of `GET /tasks/{id}` for people.
+pub(super) fn draw(body: &[u8]) -> Result<String, serde_json::Error> {
+    Ok(timeline(
+        &serde_json::from_slice(body)?,
+        Palette::of_stdout(),
+    ))
+}
+
 /// Writes a task for people: a line for the task, one for each step and attempt, its states below.
-pub(crate) fn timeline(task: &Task, palette: Palette) -> String {
+fn timeline(task: &Task, palette: Palette) -> String {
     let mut text = format!(
         "task {}  {}",
         plain(&task.task_id),

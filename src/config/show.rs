@@ -1,6 +1,7 @@
 //! The values in force, for people and for machines.
 //!
 //! - both forms load again as a config file with the same meaning
+//! - sections of a role that the settings do not describe are left out
 //! - secrets are never among them: addresses cannot hold any, tokens are masked
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ impl Settings {
     pub fn to_json(&self) -> Value {
         let mut config = Value::Object(Map::new());
         let mut origins = BTreeMap::new();
-        for key in KEYS {
+        for key in KEYS.iter().filter(|key| self.concerns(key.path)) {
             for path in self.paths(key.path) {
                 if let Some(entry) = self.effective.get(&path) {
                     insert(&mut config, &path, json!(entry.value));
@@ -32,7 +33,7 @@ impl Settings {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let mut last = "";
-        for key in KEYS {
+        for key in KEYS.iter().filter(|key| self.concerns(key.path)) {
             let (table, _) = split(key.path);
             if table == last {
                 continue;
@@ -49,6 +50,16 @@ impl Settings {
             text.push_str(&format!("# {name}={value}\n"));
         }
         text
+    }
+
+    /// Says whether a key means anything to the roles described.
+    fn concerns(&self, path: &str) -> bool {
+        let (is_sidecar, is_collector) = self.roles();
+        match path.split('.').next() {
+            Some("collector") => is_collector,
+            Some("consul" | "limits" | "log" | "tls") => true,
+            _ => is_sidecar,
+        }
     }
 
     fn write_table(&self, text: &mut String, table: &str, head: &str) {
