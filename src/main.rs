@@ -1,1 +1,7 @@
-fn main() {}
+//! The entrance: everything happens in `cli`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hermes_sidecar::cli::main()
+}

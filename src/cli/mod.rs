@@ -1,1 +1,183 @@
-//! Not built yet.
+//! The command line: what may be asked, and what the shell is told.
+//!
+//! - data on standard output, talk on standard error
+//! - exit codes: 0 fine, 1 negative finding, 2 usage or config, 3 unreachable, 4 timeout, 70 bug
+//! - `-o json` is stable; text is for people and may change
+//! - elsewhere: what a running process does (`app`), what settings mean (`config`)
+
+mod check;
+mod client;
+mod exit;
+mod invoke;
+mod lint;
+mod local;
+mod output;
+mod serve;
+mod settings;
+mod task;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Source;
+use exit::{Exit, Failure};
+
+/// Contracts, routing, traceable tasks and durable status beside an unchanged service.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hermes-sidecar",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the sidecar beside an application.
+    Run(ConfigArgs),
+    /// Run the collector of status reports, with the task API.
+    Collector(ConfigArgs),
+    /// Show everything on one machine: registry, collector, example applications, traffic.
+    Demo(serve::DemoArgs),
+    /// Run an in-memory stand-in for a Consul agent, for laptops and tests.
+    DevRegistry(serve::DevRegistryArgs),
+    /// Check config, ports, files, Consul, contracts, application, clock and disk in one run.
+    Check {
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Show the settings in force or the schema of the file.
+    #[command(subcommand)]
+    Config(settings::ConfigCommand),
+    /// Work with contract files.
+    #[command(subcommand)]
+    Contract(ContractCommand),
+    /// Make one call through the local sidecar and print the reply.
+    Invoke(invoke::InvokeArgs),
+    /// Print a task's steps and states from the collector.
+    Task(task::TaskArgs),
+    /// Let the local sidecar leave: unready, deregistered, still serving.
+    Drain(local::AdminArgs),
+    /// Stop the local sidecar in order.
+    Quit(local::AdminArgs),
+    /// Print the log filter of the local sidecar, or set it.
+    LogLevel(local::LogLevelArgs),
+    /// Ask the local sidecar whether it is ready.
+    Healthcheck(local::AdminArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum ContractCommand {
+    /// Judge contract files; exit 1 if one has errors.
+    Lint(lint::LintArgs),
+}
+
+/// Where settings come from.
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// Config file; default: hermes.toml, if it is here.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override one key, e.g. `--set log.filter=debug`; stronger than file and environment.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+}
+
+impl ConfigArgs {
+    fn source(self) -> Source {
+        Source::of_process(self.config, self.set)
+    }
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) => Ok((key.trim().to_owned(), value.to_owned())),
+        None => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+struct OutputArgs {
+    /// How results are printed.
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+impl OutputArgs {
+    fn is_json(self) -> bool {
+        self.output == Format::Json
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Runs one command; a panic anywhere below is a bug and says so.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match std::panic::catch_unwind(|| run(cli.command)) {
+        Ok(Ok(exit)) => exit.into(),
+        Ok(Err(failure)) => {
+            output::talk(&failure.to_string());
+            failure.exit().into()
+        }
+        Err(_) => {
+            output::talk("this is a bug in hermes-sidecar; please report the lines above");
+            Exit::Bug.into()
+        }
+    }
+}
+
+fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if error.use_stderr() {
+        output::talk(text.trim_end());
+        Exit::Usage.into()
+    } else {
+        output::data(text.as_bytes());
+        Exit::Fine.into()
+    }
+}
+
+fn run(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Run(config) => serve::sidecar(config),
+        Command::Collector(config) => serve::collector(config),
+        Command::Demo(args) => serve::demo(args),
+        Command::DevRegistry(args) => serve::dev_registry(args),
+        Command::Check { config, output } => check::check(config, output),
+        Command::Config(command) => settings::run(command),
+        Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
+        Command::Invoke(args) => invoke::invoke(args),
+        Command::Task(args) => task::task(args),
+        Command::Drain(args) => local::drain(args),
+        Command::Quit(args) => local::quit(args),
+        Command::LogLevel(args) => local::log_level(args),
+        Command::Healthcheck(args) => local::healthcheck(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

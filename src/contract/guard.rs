@@ -96,14 +96,7 @@ impl Refusal {
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Document<'a>, Refusal> {
     let text = text(bytes)?;
     let long_numbers = scan(bytes, limits.max_depth.min(DEEPEST))?;
-    let tree = Tree::parse(text).map_err(|broken| {
-        Refusal::bad_json(if broken.at_end {
-            "the JSON document ends too early".to_owned()
-        } else {
-            let offset = broken.offset.min(bytes.len());
-            format!("not a single JSON document: unexpected content near byte {offset}")
-        })
-    })?;
+    let tree = Tree::parse(text).map_err(|offset| broken(text, offset, &long_numbers))?;
     if let Some(path) = tree.duplicate() {
         let mut pointer = Pointer::default();
         path.iter().for_each(|name| pointer.push(name));
@@ -118,6 +111,22 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Document<'a>, Refus
         text,
         tree,
         long_numbers,
+    })
+}
+
+#[cold]
+fn broken(text: &str, offset: usize, long_numbers: &[Range<usize>]) -> Refusal {
+    let is_overflow =
+        |range: &&Range<usize>| number::read(&text[(*range).clone()]) == number::Reading::Overflow;
+    if let Some(range) = long_numbers.iter().find(is_overflow) {
+        let at = range.start;
+        return Refusal::bad_json(format!("the number at byte {at} is too large"));
+    }
+    let at = offset.min(text.len());
+    Refusal::bad_json(if at >= text.trim_end().len() {
+        format!("the JSON document is not complete at its end, byte {at}")
+    } else {
+        format!("not a single JSON document: unexpected content near byte {at}")
     })
 }
 
@@ -220,3 +229,6 @@ fn has_special(word: u64) -> bool {
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,320 @@
-//! The linter.
+//! What is wrong or doubtful in contract files, before anybody meets them at run time.
+//!
+//! - errors are what the sidecar itself would refuse, found by the same code, plus what only
+//!   several files or a probe against its schema can show
+//! - every finding of every file at once, in the order of the files
+//! - elsewhere: signatures and changes between versions
+
+mod render;
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use strsim::osa_distance;
+
+pub use render::{human, json};
+
+use super::{
+    Contract, ContractId, Problem, Profile, Validator, guard,
+    guard::Limits,
+    keyword, read,
+    schema::{self, FORMATS},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Error,
+    Warning,
+}
+
+impl Severity {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// One thing to change in one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub file: String,
+    pub severity: Severity,
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+/// Lints files, given as name and content.
+pub fn lint(files: &[(String, Vec<u8>)], profile: Profile) -> Vec<Finding> {
+    let mut reports: Vec<Report> = files
+        .iter()
+        .map(|(name, body)| Report::of(name, body, profile))
+        .collect();
+    let circles = circles(&reports);
+    for (report, circle) in reports.iter_mut().zip(circles) {
+        report.errors(circle);
+    }
+    reports
+        .into_iter()
+        .flat_map(|report| report.findings)
+        .collect()
+}
+
+/// Answers whether the findings are reason enough to fail.
+pub fn has_errors(findings: &[Finding]) -> bool {
+    findings
+        .iter()
+        .any(|finding| finding.severity == Severity::Error)
+}
+
+/// What is known about one file.
+struct Report<'a> {
+    file: &'a str,
+    contract: Option<Contract>,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Report<'a> {
+    fn of(file: &'a str, body: &[u8], profile: Profile) -> Self {
+        let mut report = Self {
+            file,
+            contract: None,
+            findings: Vec::new(),
+        };
+        let document = match read::document(body) {
+            Ok(document) => document,
+            Err(problems) => {
+                report.errors(problems);
+                return report;
+            }
+        };
+        match read::contract(&document, body) {
+            Ok(contract) => report.contract = Some(contract),
+            Err(problems) => report.errors(problems),
+        }
+        report.errors(strict_id(&document, profile));
+        let input = report.schema(&document, "input_schema");
+        let output = report.schema(&document, "output_schema");
+        if let Some(Value::Object(probe)) = document.get("probe") {
+            report.errors(input.and_then(|schema| broken_input(&schema, probe)));
+            report.errors(output.and_then(|schema| broken_expectation(&schema, probe)));
+        }
+        report.warnings(omissions(&document));
+        report
+    }
+
+    fn add(&mut self, severity: Severity, problems: impl IntoIterator<Item = Problem>) {
+        let file = self.file;
+        let finding = |problem| Finding {
+            file: file.to_owned(),
+            severity,
+            problem,
+        };
+        self.findings.extend(problems.into_iter().map(finding));
+    }
+
+    fn errors(&mut self, problems: impl IntoIterator<Item = Problem>) {
+        self.add(Severity::Error, problems);
+    }
+
+    fn warnings(&mut self, problems: impl IntoIterator<Item = Problem>) {
+        self.add(Severity::Warning, problems);
+    }
+
+    /// Judges one schema; a validator comes back if it is sound.
+    fn schema(&mut self, document: &Map<String, Value>, name: &str) -> Option<Validator> {
+        let schema = document
+            .get(name)
+            .filter(|schema| schema.is_object() || schema.is_boolean())?;
+        let place = |mut problem: Problem| {
+            problem.pointer.insert_str(0, &format!("/{name}"));
+            problem
+        };
+        let compiled = Validator::compile(schema);
+        let validator = match compiled {
+            Ok(validator) => Some(validator),
+            Err(problems) => {
+                self.errors(problems.into_iter().map(place));
+                None
+            }
+        };
+        if validator.is_some() || schema::bare_property_map(schema).is_none() {
+            self.warnings(doubts(schema).into_iter().map(place));
+        }
+        validator
+    }
+}
+
+fn strict_id(document: &Map<String, Value>, profile: Profile) -> Option<Problem> {
+    let id: ContractId = document.get("id")?.as_str()?.parse().ok()?;
+    (!id.fits(profile)).then(|| {
+        let message = format!("\"{id}\" does not follow the {} profile", profile.as_str());
+        let remedy = "use exactly two words of lower-case letters, as in \"fraud-detection-v1.0\"";
+        Problem::new("id-form", "/id", message, remedy)
+    })
+}
+
+/// What a schema leaves open, or says to nobody.
+fn doubts(schema: &Value) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    problems.extend(nothing_required(schema));
+    keyword::walk(schema, &mut |at, members| {
+        for name in members.keys() {
+            if keyword::is_unknown(name) && keyword::likely(name).is_none() {
+                let message = format!("\"{name}\" is no keyword and checks nothing");
+                let remedy = "remove it, or let its name begin with \"x-\"";
+                let place = format!("{at}/{name}");
+                problems.push(Problem::new("unknown-keyword", place, message, remedy));
+            }
+        }
+        let format = members.get("format").and_then(Value::as_str);
+        if let Some(format) = format.filter(|format| !FORMATS.contains(format)) {
+            let near = FORMATS
+                .iter()
+                .find(|known| osa_distance(known, format) <= 2);
+            let remedy = match near {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => format!("use one of {}, or a pattern", FORMATS.join(", ")),
+            };
+            let message = format!("the format \"{format}\" is not checked");
+            let place = format!("{at}/format");
+            problems.push(Problem::new("unknown-format", place, message, remedy));
+        }
+    });
+    problems
+}
+
+fn nothing_required(schema: &Value) -> Option<Problem> {
+    const DECIDERS: [&str; 9] = [
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "const",
+        "enum",
+        "$dynamicRef",
+    ];
+    let is_open = match schema {
+        Value::Object(members) => {
+            let is_object = members.get("type").is_none_or(|name| name == "object");
+            let required = members.get("required").and_then(Value::as_array);
+            let is_decided = DECIDERS.iter().any(|name| members.contains_key(*name));
+            is_object && !is_decided && required.is_none_or(|names| names.is_empty())
+        }
+        other => *other == Value::Bool(true),
+    };
+    is_open.then(|| {
+        let message = "nothing is required: an empty object conforms";
+        let remedy = "list the members every body must have in \"required\"";
+        Problem::new("no-required", "", message, remedy)
+    })
+}
+
+fn omissions(document: &Map<String, Value>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if !document.contains_key("probe") {
+        let message = "there is no probe, so admission cannot try the capability";
+        let remedy = "add \"probe\": {\"input\": …} with an input that is safe to send";
+        problems.push(Problem::new("no-probe", "", message, remedy));
+    }
+    if let Some(Value::Object(constraints)) = document.get("constraints")
+        && !constraints.contains_key("max_concurrent")
+    {
+        let message = "there is no max_concurrent, so 1024 calls may run at once";
+        let remedy = "add \"max_concurrent\" with what one instance can take";
+        let place = "/constraints";
+        problems.push(Problem::new("no-max-concurrent", place, message, remedy));
+    }
+    problems
+}
+
+fn broken_input(schema: &Validator, probe: &Map<String, Value>) -> Option<Problem> {
+    let broken = violations(schema, probe.get("input")?, |_| true)?;
+    let message = format!("probe.input does not conform to input_schema: {broken}");
+    let remedy = "correct the input, or the schema";
+    Some(Problem::new("probe-input", "/probe/input", message, remedy))
+}
+
+/// Judges the members that the reply to the probe must have; those left out are left open.
+fn broken_expectation(schema: &Validator, probe: &Map<String, Value>) -> Option<Problem> {
+    let expect = probe.get("expect")?;
+    let broken = violations(schema, expect, |keyword| keyword != "required")?;
+    let message = format!("probe.expect does not conform to output_schema: {broken}");
+    let remedy = "correct the expectation, or the schema";
+    Some(Problem::new(
+        "probe-expect",
+        "/probe/expect",
+        message,
+        remedy,
+    ))
+}
+
+fn violations(schema: &Validator, value: &Value, counts: impl Fn(&str) -> bool) -> Option<String> {
+    let text = value.to_string();
+    let document = guard::parse(text.as_bytes(), &Limits::default()).ok()?;
+    let violations = schema.check(&document).err()?;
+    let counted = violations.as_slice().iter();
+    let counted = counted.filter(|violation| counts(violation.keyword));
+    let texts: Vec<_> = counted
+        .map(|violation| format!("{} {}", violation.instance, violation.message))
+        .collect();
+    (!texts.is_empty()).then(|| texts.join("; ").trim_start().to_owned())
+}
+
+/// Finds, for each file, the way along fallbacks that leads back to it.
+fn circles(reports: &[Report<'_>]) -> Vec<Option<Problem>> {
+    let contracts = reports.iter().filter_map(|report| report.contract.as_ref());
+    let fallbacks: HashMap<_, _> = contracts
+        .map(|contract| (&contract.id, contract.fallback.as_slice()))
+        .collect();
+    let circle = |report: &Report<'_>| {
+        let id = &report.contract.as_ref()?.id;
+        let way = way_back(id, &fallbacks)?;
+        let names: Vec<_> = way.iter().map(|id| id.as_str()).collect();
+        let message = format!("fallbacks run in a circle: {}", names.join(" → "));
+        let remedy = "let the last resort have no fallback";
+        Some(Problem::new(
+            "fallback-circle",
+            "/fallback",
+            message,
+            remedy,
+        ))
+    };
+    reports.iter().map(circle).collect()
+}
+
+/// Searches breadth first, so that the shortest circle is told.
+fn way_back<'a>(
+    start: &'a ContractId,
+    fallbacks: &HashMap<&'a ContractId, &'a [ContractId]>,
+) -> Option<Vec<&'a ContractId>> {
+    let mut came_from: HashMap<&ContractId, &ContractId> = HashMap::new();
+    let mut next = vec![start];
+    while !next.is_empty() {
+        let mut found = Vec::new();
+        for id in next {
+            for other in fallbacks.get(id).copied().unwrap_or_default() {
+                if other == start {
+                    let back = std::iter::successors(Some(id), |id| came_from.get(id).copied());
+                    let mut way: Vec<_> = std::iter::once(start).chain(back).collect();
+                    way.reverse();
+                    return Some(way);
+                }
+                if !came_from.contains_key(other) {
+                    came_from.insert(other, id);
+                    found.push(other);
+                }
+            }
+        }
+        next = found;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

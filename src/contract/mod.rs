@@ -120,3 +120,6 @@ impl fmt::Debug for Contract {
         write!(f, "Contract({} {} {})", self.id, self.version, self.digest)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,9 +152,7 @@ impl Lines {
             Reading::Large => self.wants_multiple,
             Reading::Overflow => true,
             Reading::Rounded { to, became_whole } => {
-                self.wants_multiple
-                    || (self.wants_integer && became_whole)
-                    || self.at.iter().any(|line| *line == to)
+                self.wants_multiple || (self.wants_integer && became_whole) || self.at.contains(&to)
             }
         }
     }

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+/// The most faults told of one contract; a document made of faults alone must not fill a log.
+const MOST: usize = 256;
+
 /// One fault of a contract.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -52,11 +55,12 @@ pub struct Problems(Vec<Problem>);
 
 impl Problems {
     pub(super) fn push(&mut self, problem: Problem) {
-        self.0.push(problem);
+        self.extend([problem]);
     }
 
     pub(super) fn extend(&mut self, others: impl IntoIterator<Item = Problem>) {
-        self.0.extend(others);
+        let room = MOST.saturating_sub(self.0.len());
+        self.0.extend(others.into_iter().take(room));
     }
 
     /// Succeeds with `value` if nothing was found.

@@ -18,7 +18,7 @@ use crate::identity::Digest;
 /// The largest text, in bytes: the canonical form with room for layout and signatures.
 const MAX_TEXT: usize = 4 * MAX_CANONICAL;
 /// Integers that every reader of JSON holds exactly end here.
-const LARGEST_INTEGER: f64 = 9_007_199_254_740_992.0;
+const LARGEST_INTEGER: u64 = 1 << 53;
 /// A call longer than a day is not a call.
 const MAX_TIMEOUT_MS: u64 = 86_400_000;
 const DEFAULT_CONCURRENT: u64 = 1_024;
@@ -105,8 +105,15 @@ fn oversize(length: usize, what: &str, most: usize) -> Problem {
 fn large_integers(value: &Value, at: &mut Pointer, problems: &mut Problems) {
     match value {
         Value::Number(number) => {
-            let number = number.as_f64().unwrap_or(f64::INFINITY);
-            if number.abs() > LARGEST_INTEGER {
+            // Not as a float: 2^53 + 1 would be rounded to the bound.
+            let integer = number.as_i64().map(i64::unsigned_abs).or(number.as_u64());
+            let is_large = match integer {
+                Some(integer) => integer > LARGEST_INTEGER,
+                None => number
+                    .as_f64()
+                    .is_none_or(|float| float.abs() > LARGEST_INTEGER as f64),
+            };
+            if is_large {
                 let message = "integers beyond ±2^53 read differently in different programs";
                 let remedy = "use a smaller number, or a string";
                 problems.push(Problem::new("large-integer", at.as_str(), message, remedy));

@@ -189,7 +189,11 @@ impl<'a> Targets<'a> {
                 count = count.saturating_add(below).saturating_add(1);
             }
         }
-        for (name, value) in members {
+        // Definitions count where they are referred to.
+        let applied = members
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "$defs" | "definitions"));
+        for (name, value) in applied {
             keyword::for_each_schema(name, value, |_, schema| {
                 count = count.saturating_add(self.branches(schema, document, chain, known));
             });

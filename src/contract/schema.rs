@@ -206,7 +206,7 @@ fn not_a_schema(schema: &Value, error: &jsonschema::ValidationError<'_>) -> Prob
 }
 
 /// Recognises `{"user_id": {"type": "string"}}`, which accepts everything, and corrects it.
-fn bare_property_map(schema: &Value) -> Option<Problem> {
+pub fn bare_property_map(schema: &Value) -> Option<Problem> {
     let members = schema.as_object().filter(|members| !members.is_empty())?;
     let is_schema = |value: &Value| {
         let members = value.as_object();

@@ -1,0 +1,394 @@
+//! `check`: everything that would keep a process from doing its work, found before it is started.
+//!
+//! Nothing is changed: no folder is made, nothing is registered. Each check is a function that
+//! adds its findings; all of them run, whatever the others found.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::config::{self, Application, Role, Settings, Upstream};
+use crate::consul;
+use crate::contract::{Profile, lint};
+use crate::identity::Secret;
+
+use super::exit::{Exit, Failure, chain};
+use super::output::{self, Palette, Tone};
+use super::{ConfigArgs, OutputArgs, client};
+
+/// The clock of a machine that shows an earlier time was never set: 2025-01-01.
+const EARLIEST_NOW: Duration = Duration::from_secs(1_735_689_600);
+const MIN_FREE_BYTES: u64 = 64 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warning,
+    Problem,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    level: Level,
+    message: String,
+    #[serde(skip)]
+    exit: Exit,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, check: &'static str, level: Level, exit: Exit, message: impl Into<String>) {
+        self.0.push(Finding {
+            check,
+            level,
+            message: message.into(),
+            exit,
+        });
+    }
+
+    fn ok(&mut self, check: &'static str, message: impl Into<String>) {
+        self.add(check, Level::Ok, Exit::Fine, message);
+    }
+
+    fn warning(&mut self, check: &'static str, message: impl Into<String>) {
+        self.add(check, Level::Warning, Exit::Fine, message);
+    }
+
+    fn problem(&mut self, check: &'static str, message: impl Into<String>) {
+        self.add(check, Level::Problem, Exit::Negative, message);
+    }
+
+    fn worst(&self) -> Exit {
+        self.0
+            .iter()
+            .map(|finding| finding.exit)
+            .max()
+            .unwrap_or(Exit::Fine)
+    }
+}
+
+pub(super) fn check(config: ConfigArgs, output: OutputArgs) -> Result<Exit, Failure> {
+    let mut found = Findings::default();
+    match Settings::load(&config.source(), Role::Described) {
+        Err(error) => {
+            for problem in error.problems() {
+                found.add("config", Level::Problem, Exit::Usage, problem.to_string());
+            }
+        }
+        Ok(settings) => {
+            let (is_sidecar, is_collector) = settings.roles();
+            found.ok("config", "is sound");
+            ports(&mut found, &settings, is_sidecar, is_collector);
+            files(&mut found, &settings);
+            folders(&mut found, &settings, is_sidecar, is_collector);
+            contracts(&mut found, &settings.application);
+            client::block_on(async {
+                consul(&mut found, &settings.consul).await;
+                if is_sidecar {
+                    application(&mut found, &settings.application).await;
+                }
+                Ok(())
+            })?;
+        }
+    }
+    clock(&mut found, SystemTime::now());
+    show(&found, output);
+    Ok(found.worst())
+}
+
+fn show(found: &Findings, output: OutputArgs) {
+    if output.is_json() {
+        output::json(&json!({"ok": found.worst() == Exit::Fine, "findings": found.0}));
+        return;
+    }
+    let palette = Palette::of_stdout();
+    for finding in &found.0 {
+        let (tone, word) = match finding.level {
+            Level::Ok => (Tone::Good, "ok     "),
+            Level::Warning => (Tone::Doubtful, "warning"),
+            Level::Problem => (Tone::Bad, "problem"),
+        };
+        let (word, check) = (palette.paint(tone, word), finding.check);
+        output::line(&format!(
+            "{word}  {check:<11}  {}",
+            output::plain(&finding.message)
+        ));
+    }
+}
+
+fn ports(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_collector: bool) {
+    let mut listeners: Vec<(&str, SocketAddr)> = Vec::new();
+    if is_sidecar {
+        listeners.push(("inbound", settings.inbound.listen));
+        listeners.push(("outbound", settings.outbound.listen));
+        listeners.push(("admin", settings.admin.listen));
+        listeners.extend(
+            settings
+                .admin
+                .public_listen
+                .map(|address| ("public admin", address)),
+        );
+    }
+    if is_collector {
+        listeners.push(("collector", settings.collector.listen));
+    }
+    for (name, address) in listeners {
+        match TcpListener::bind(address) {
+            Ok(_) => found.ok("ports", format!("{name} {address} is free")),
+            Err(error) => found.problem(
+                "ports",
+                format!("{name} {address}: {error} (is one running already?)"),
+            ),
+        }
+    }
+}
+
+fn files(found: &mut Findings, settings: &Settings) {
+    let tls = &settings.consul.tls;
+    let named = [
+        ("consul.token_file", &settings.consul.token_file),
+        ("spool.token_file", &settings.spool.token_file),
+        ("collector.token_file", &settings.collector.token_file),
+        ("CONSUL_CACERT", &tls.ca_file),
+        ("CONSUL_CLIENT_CERT", &tls.cert_file),
+        ("CONSUL_CLIENT_KEY", &tls.key_file),
+    ];
+    for (name, path) in named {
+        let Some(path) = path else { continue };
+        match read_some(path) {
+            Ok(0) => found.problem("files", format!("{name}: {} is empty", path.display())),
+            Ok(_) => found.ok("files", format!("{name} can be read")),
+            Err(error) => found.problem("files", format!("{name}: {}: {error}", path.display())),
+        }
+    }
+}
+
+fn read_some(path: &Path) -> std::io::Result<usize> {
+    std::fs::File::open(path)?.read(&mut [0; 16])
+}
+
+fn folders(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_collector: bool) {
+    let mut databases: Vec<(&str, &PathBuf, u64)> = Vec::new();
+    if is_sidecar {
+        databases.push(("spool", &settings.spool.path, settings.spool.max_bytes));
+        databases.push(("state", &settings.spool.state_path, MIN_FREE_BYTES));
+    }
+    if is_collector {
+        databases.push(("store", &settings.collector.store, MIN_FREE_BYTES));
+    }
+    for (name, path, wanted) in databases {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        if !config::is_writable(folder) {
+            found.problem(
+                "disk",
+                format!("{name}: {} cannot be written to", folder.display()),
+            );
+        } else if path.exists() && std::fs::OpenOptions::new().append(true).open(path).is_err() {
+            found.problem(
+                "disk",
+                format!("{name}: {} cannot be written to", path.display()),
+            );
+        } else {
+            space(found, name, folder, wanted);
+        }
+    }
+}
+
+fn space(found: &mut Findings, name: &str, folder: &Path, wanted: u64) {
+    let Some(there) = folder.ancestors().find(|folder| folder.exists()) else {
+        return;
+    };
+    let Ok(disk) = rustix::fs::statvfs(there) else {
+        return;
+    };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let (free_mib, wanted_mib) = (free >> 20, wanted >> 20);
+    if free < MIN_FREE_BYTES {
+        found.problem(
+            "disk",
+            format!("{name}: {} has {free_mib} MiB left", folder.display()),
+        );
+    } else if free < wanted {
+        let told = format!(
+            "{name}: {} has {free_mib} MiB left, it may grow to {wanted_mib} MiB",
+            folder.display()
+        );
+        found.warning("disk", told);
+    } else {
+        found.ok(
+            "disk",
+            format!("{name}: {} can be written to", folder.display()),
+        );
+    }
+}
+
+fn contracts(found: &mut Findings, application: &Application) {
+    let paths: Vec<PathBuf> = application
+        .contracts
+        .iter()
+        .map(|source| source.file.clone())
+        .collect();
+    let files = match super::lint::read(&paths) {
+        Ok(files) => files,
+        Err(failure) => return found.problem("contracts", failure.to_string()),
+    };
+    let findings = lint::lint(&files, Profile::Default);
+    if findings.is_empty() && !files.is_empty() {
+        found.ok("contracts", format!("{} without findings", files.len()));
+    }
+    for finding in findings {
+        let message = format!("{}: {}", finding.file, finding.problem);
+        match finding.severity {
+            lint::Severity::Error => found.problem("contracts", message),
+            lint::Severity::Warning => found.warning("contracts", message),
+        }
+    }
+}
+
+/// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.
+async fn consul(found: &mut Findings, settings: &config::Consul) {
+    let client = match consul::Client::new(consul_config(settings), Arc::new(|_, _, _| {})) {
+        Ok(client) => client,
+        Err(error) => return found.problem("consul", chain(&error)),
+    };
+    match client.leader().await {
+        Ok(Some(_)) => found.ok(
+            "consul",
+            format!("{} answers and has a leader", settings.address),
+        ),
+        Ok(None) => found.problem(
+            "consul",
+            format!(
+                "{} answers, but the cluster has no leader",
+                settings.address
+            ),
+        ),
+        Err(error) => return found.problem("consul", chain(&error)),
+    }
+    match client.node_address().await {
+        Ok(Some(_)) => {}
+        Ok(None) => found.warning(
+            "consul",
+            "the token may not read the agent (agent:read); inbound.advertise must name the host",
+        ),
+        Err(error) => found.problem("consul", chain(&error)),
+    }
+    let poll = consul::Poll::NOW;
+    let key = format!("{}/index/", settings.prefix);
+    if let Err(error) = client.kv_keys(&key, poll).await {
+        found.problem("consul", format!("reading KV {key}: {}", chain(&error)));
+    }
+    if let Err(error) = client.health("hermes-collector", poll).await {
+        found.problem("consul", format!("reading services: {}", chain(&error)));
+    }
+}
+
+fn consul_config(settings: &config::Consul) -> consul::Config {
+    let tls = &settings.tls;
+    consul::Config {
+        address: settings.address.clone(),
+        token: settings
+            .token
+            .as_ref()
+            .map(Secret::reveal)
+            .map(|token| token.to_owned().into()),
+        token_file: settings.token_file.clone(),
+        tls: consul::TlsOptions {
+            ca: tls.ca_file.clone(),
+            cert: tls.cert_file.clone(),
+            key: tls.key_file.clone(),
+            server_name: tls.server_name.clone(),
+            verify: tls.verify,
+        },
+        prefix: settings.prefix.clone(),
+        watches: settings.watches,
+    }
+}
+
+/// Asks the application as admission will: its health path, the usual two, then a TCP connect.
+async fn application(found: &mut Findings, application: &Application) {
+    let Some(upstream) = &application.upstream else {
+        return;
+    };
+    let paths = match &application.health {
+        Some(path) => vec![path.as_str()],
+        None => vec!["/hermes/health", "/hermes/heartbeat"],
+    };
+    for path in paths {
+        match ask(upstream, path, application.health_timeout).await {
+            Ok(404) if application.health.is_none() => {}
+            Ok(status @ 200..=299) => {
+                return found.ok("application", format!("{path} says {status}"));
+            }
+            Ok(status) => return found.problem("application", format!("{path} says {status}")),
+            Err(failure) => {
+                return found.problem("application", failure.to_string());
+            }
+        }
+    }
+    found.ok("application", "has no health path, but answers");
+}
+
+async fn ask(upstream: &Upstream, path: &str, timeout: Duration) -> Result<u16, Failure> {
+    let host = if upstream.host.contains(':') {
+        format!("[{}]", upstream.host)
+    } else {
+        upstream.host.clone()
+    };
+    let base = format!("http://{host}:{}", upstream.port);
+    let request = client::http(timeout)?.get(format!("{base}{path}"));
+    let answer = client::send("the application", &base, request).await?;
+    Ok(answer.status.as_u16())
+}
+
+fn clock(found: &mut Findings, now: SystemTime) {
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since >= EARLIEST_NOW => found.ok("clock", "is set"),
+        _ => found.problem(
+            "clock",
+            "shows a time before 2025: set it, or reports carry false times",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_never_set_is_a_problem() {
+        for (seconds, expected) in [(0, Level::Problem), (1_800_000_000, Level::Ok)] {
+            let mut found = Findings::default();
+            clock(
+                &mut found,
+                SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+            );
+            assert_eq!(found.0[0].level, expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn the_worst_finding_decides() {
+        let mut found = Findings::default();
+        assert_eq!(found.worst(), Exit::Fine);
+        found.warning("disk", "x");
+        assert_eq!(found.worst(), Exit::Fine);
+        found.problem("disk", "x");
+        assert_eq!(found.worst(), Exit::Negative);
+        found.add("config", Level::Problem, Exit::Usage, "x");
+        assert_eq!(found.worst(), Exit::Usage);
+    }
+}

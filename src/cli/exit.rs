@@ -1,0 +1,83 @@
+//! What the shell is told.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::config;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Exit {
+    Fine,
+    /// The question was answered, and the answer is no.
+    Negative,
+    /// The command line or the settings are at fault.
+    Usage,
+    Unreachable,
+    Timeout,
+    Bug,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(match exit {
+            Exit::Fine => 0,
+            Exit::Negative => 1,
+            Exit::Usage => 2,
+            Exit::Unreachable => 3,
+            Exit::Timeout => 4,
+            Exit::Bug => 70,
+        })
+    }
+}
+
+/// Why a command could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{0}")]
+    Settings(#[from] config::Error),
+    #[error("{0}")]
+    Usage(String),
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{what} at {url} cannot be reached: {}", chain(source))]
+    Unreachable {
+        what: &'static str,
+        url: String,
+        source: reqwest::Error,
+    },
+    #[error("{what} at {url} did not answer in time")]
+    Timeout { what: &'static str, url: String },
+    /// Something answered, but not what we asked for.
+    #[error("{0}")]
+    Answer(String),
+    #[error("cannot start: {0}")]
+    Start(String),
+}
+
+impl Failure {
+    pub fn exit(&self) -> Exit {
+        match self {
+            Failure::Settings(_) | Failure::Usage(_) | Failure::Read { .. } => Exit::Usage,
+            Failure::Unreachable { .. } => Exit::Unreachable,
+            Failure::Timeout { .. } => Exit::Timeout,
+            Failure::Answer(_) => Exit::Negative,
+            Failure::Start(_) => Exit::Bug,
+        }
+    }
+}
+
+/// Writes an error with all its reasons, the deepest last.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(reason) = next {
+        let reason_text = reason.to_string();
+        if !text.contains(&reason_text) {
+            text = format!("{text}: {reason_text}");
+        }
+        next = reason.source();
+    }
+    text
+}

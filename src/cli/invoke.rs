@@ -1,0 +1,176 @@
+//! `invoke`: one call through the local sidecar.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::client::{self, Answer};
+use super::exit::{Exit, Failure};
+use super::{OutputArgs, output};
+
+const MAX_INPUT_BYTES: u64 = 64 << 20;
+/// The sidecar ends a call at its own deadline; this is for one that is gone.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Args)]
+pub(super) struct InvokeArgs {
+    /// Contract id, e.g. fraud-detection-v1.0.
+    agent: String,
+    /// File with the input as JSON, or - for standard input; default: {}.
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Task this call belongs to; default: a new one.
+    #[arg(long, value_name = "ID")]
+    task_id: Option<String>,
+    /// Tag an instance must have; may be repeated.
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+    /// Service level, P0 to P3.
+    #[arg(long, value_name = "LEVEL", value_parser = ["P0", "P1", "P2", "P3"])]
+    sla: Option<String>,
+    /// Base URL of the outbound listener; default: as the settings say.
+    #[arg(long, value_name = "URL")]
+    outbound: Option<String>,
+    /// Config file that names the listener.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct Call<'a> {
+    agent: &'a str,
+    /// As it was given, byte for byte.
+    input: &'a RawValue,
+    context: Context<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Context<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    required_tags: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sla_level: Option<&'a str>,
+}
+
+pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
+    let input = read_input(args.input.as_deref())?;
+    let call = Call {
+        agent: &args.agent,
+        input: &input,
+        context: Context {
+            task_id: args.task_id.as_deref(),
+            required_tags: &args.tags,
+            sla_level: args.sla.as_deref(),
+        },
+    };
+    let body = serde_json::to_vec(&call).map_err(|error| Failure::Start(error.to_string()))?;
+    let base = client::base(args.outbound, "outbound", args.config, |addresses| {
+        addresses.outbound.clone()
+    })?;
+    let request = client::http(TIMEOUT)?
+        .post(format!("{base}/hermes/invoke"))
+        .header("content-type", "application/json")
+        .body(body);
+    let answer = client::block_on(client::send("the sidecar", &base, request))?;
+    if args.output.is_json() {
+        output::json(&as_json(&answer));
+    } else {
+        output::data(&answer.body);
+        if !answer.body.ends_with(b"\n") && !answer.body.is_empty() {
+            output::talk("");
+        }
+        output::talk(&summary(&answer));
+    }
+    Ok(outcome(answer.status.as_u16()))
+}
+
+fn outcome(status: u16) -> Exit {
+    match status {
+        200..=299 => Exit::Fine,
+        504 => Exit::Timeout,
+        _ => Exit::Negative,
+    }
+}
+
+fn read_input(path: Option<&Path>) -> Result<Box<RawValue>, Failure> {
+    let mut text = String::new();
+    let name = path.unwrap_or(Path::new("-"));
+    let read = match path {
+        None => {
+            text.push_str("{}");
+            Ok(2)
+        }
+        Some(path) if path == Path::new("-") => std::io::stdin()
+            .take(MAX_INPUT_BYTES + 1)
+            .read_to_string(&mut text),
+        Some(path) => std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)),
+    };
+    read.map_err(|source| Failure::Read {
+        path: name.to_owned(),
+        source,
+    })?;
+    if text.len() as u64 > MAX_INPUT_BYTES {
+        return Err(Failure::Usage(format!(
+            "the input is longer than {MAX_INPUT_BYTES} bytes"
+        )));
+    }
+    RawValue::from_string(text.trim().to_owned())
+        .map_err(|error| Failure::Usage(format!("the input is no JSON: {error}")))
+}
+
+fn as_json(answer: &Answer) -> Value {
+    let reply = serde_json::from_slice::<Value>(&answer.body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&answer.body).into_owned()));
+    json!({
+        "status": answer.status.as_u16(),
+        "task_id": answer.header("hermes-task-id"),
+        "call_id": answer.header("hermes-call-id"),
+        "state": answer.header("hermes-state"),
+        "reply": reply,
+    })
+}
+
+fn summary(answer: &Answer) -> String {
+    let mut text = format!("status {}", answer.status.as_u16());
+    for (name, header) in [
+        ("state", "hermes-state"),
+        ("task", "hermes-task-id"),
+        ("call", "hermes-call-id"),
+        ("agent", "hermes-agent"),
+    ] {
+        if let Some(value) = answer.header(header) {
+            text.push_str(&format!("  {name} {value}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_become_exit_codes() {
+        for (status, expected) in [
+            (200, Exit::Fine),
+            (204, Exit::Fine),
+            (400, Exit::Negative),
+            (404, Exit::Negative),
+            (502, Exit::Negative),
+            (503, Exit::Negative),
+            (504, Exit::Timeout),
+        ] {
+            assert_eq!(outcome(status), expected, "{status}");
+        }
+    }
+}

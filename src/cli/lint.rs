@@ -1,0 +1,66 @@
+//! `contract lint`: judges contract files.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::contract::{Profile, lint};
+
+use super::exit::{Exit, Failure};
+use super::{OutputArgs, output};
+
+/// Far beyond the 256 KiB a contract may have, which the linter itself reports.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+#[derive(Debug, Args)]
+pub(super) struct LintArgs {
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// How ids are judged.
+    #[arg(long, value_enum, default_value_t = Rules::Default)]
+    profile: Rules,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Rules {
+    Default,
+    Strict,
+}
+
+pub(super) fn lint(args: LintArgs) -> Result<Exit, Failure> {
+    let profile = match args.profile {
+        Rules::Default => Profile::Default,
+        Rules::Strict => Profile::Strict,
+    };
+    let findings = lint::lint(&read(&args.files)?, profile);
+    let text = if args.output.is_json() {
+        lint::json(&findings, profile)
+    } else {
+        lint::human(&findings, profile)
+    };
+    output::line(text.trim_end());
+    Ok(output::verdict(!lint::has_errors(&findings)))
+}
+
+/// Reads files whole, each with the name it was given.
+pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let read = |path: &Path| {
+        let mut body = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut body))?;
+        Ok(body)
+    };
+    paths
+        .iter()
+        .map(|path| match read(path) {
+            Ok(body) => Ok((path.display().to_string(), body)),
+            Err(source) => Err(Failure::Read {
+                path: path.clone(),
+                source,
+            }),
+        })
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! Commands that talk to the admin listener of the local sidecar.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::client::{self, Answer};
+use super::exit::{Exit, Failure};
+use super::{OutputArgs, output};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(super) struct AdminArgs {
+    #[command(flatten)]
+    place: AdminPlace,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+struct AdminPlace {
+    /// Base URL of the admin listener; default: as the settings say.
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+    /// Config file that names the listener.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LogLevelArgs {
+    /// The filter to set, e.g. `debug` or `info,hermes_sidecar::consul=debug`.
+    filter: Option<String>,
+    #[command(flatten)]
+    place: AdminPlace,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) fn drain(args: AdminArgs) -> Result<Exit, Failure> {
+    order(args, "/drain", "draining")
+}
+
+pub(super) fn quit(args: AdminArgs) -> Result<Exit, Failure> {
+    order(args, "/quit", "stopping")
+}
+
+fn order(args: AdminArgs, path: &str, done: &str) -> Result<Exit, Failure> {
+    let answer = ask(args.place, Method::POST, path, None)?;
+    refuse(&answer)?;
+    if args.output.is_json() {
+        output::json(&json!({"state": done}));
+    } else {
+        output::talk(done);
+    }
+    Ok(Exit::Fine)
+}
+
+pub(super) fn log_level(args: LogLevelArgs) -> Result<Exit, Failure> {
+    let method = if args.filter.is_some() {
+        Method::PUT
+    } else {
+        Method::GET
+    };
+    let answer = ask(args.place, method, "/log-level", args.filter.clone())?;
+    refuse(&answer)?;
+    let told = String::from_utf8_lossy(&answer.body);
+    let filter = args.filter.unwrap_or_else(|| told.trim().to_owned());
+    if args.output.is_json() {
+        output::json(&json!({"filter": filter}));
+    } else {
+        output::line(&output::plain(&filter));
+    }
+    Ok(Exit::Fine)
+}
+
+pub(super) fn healthcheck(args: AdminArgs) -> Result<Exit, Failure> {
+    let answer = ask(args.place, Method::GET, "/ready", None)?;
+    let fine = answer.status.is_success();
+    let checks = serde_json::from_slice::<Value>(&answer.body).unwrap_or(Value::Null);
+    if args.output.is_json() {
+        output::json(&json!({"ready": fine, "checks": checks}));
+    } else {
+        output::line(if fine { "ready" } else { "not ready" });
+        if !fine {
+            output::talk(&output::plain(&checks.to_string()));
+        }
+    }
+    Ok(output::verdict(fine))
+}
+
+fn ask(
+    place: AdminPlace,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<Answer, Failure> {
+    let base = client::base(place.admin, "admin", place.config, |addresses| {
+        addresses.admin.clone()
+    })?;
+    let mut request = client::http(TIMEOUT)?.request(method, format!("{base}{path}"));
+    // A page in a browser cannot send this header to us, so it cannot command us either.
+    request = request.header("hermes-admin", "1");
+    if let Some(body) = body {
+        request = request.header("content-type", "text/plain").body(body);
+    }
+    client::block_on(client::send("the sidecar", &base, request))
+}
+
+fn refuse(answer: &Answer) -> Result<(), Failure> {
+    if answer.status.is_success() {
+        return Ok(());
+    }
+    let body = String::from_utf8_lossy(&answer.body);
+    let body = output::plain(body.trim()).into_owned();
+    Err(Failure::Answer(format!(
+        "the sidecar refused: {} {body}",
+        answer.status
+    )))
+}

@@ -1,0 +1,348 @@
+//! `task`: one task's steps, attempts and states, as the collector knows them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::config::{Addresses, Source};
+
+use super::OutputArgs;
+use super::client;
+use super::exit::{Exit, Failure};
+use super::output::{self, Palette, Tone, plain};
+
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// A chain of calls is refused beyond this depth; deeper indentation would only be noise.
+const MAX_DEPTH: usize = 32;
+
+#[derive(Debug, Args)]
+pub(super) struct TaskArgs {
+    /// Task id, as in the header Hermes-Task-Id.
+    id: String,
+    /// Base URL of the collector; default: as the settings say.
+    #[arg(long, value_name = "URL")]
+    collector: Option<String>,
+    /// Config file that names the collector.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What of the collector's answer is shown; fields it may leave out are empty.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Task {
+    task_id: String,
+    state: String,
+    verdict: Option<String>,
+    started_at: Option<String>,
+    ended_at: Option<String>,
+    steps: Vec<Step>,
+    chain: serde_json::Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Step {
+    step_id: String,
+    parent_step: Option<String>,
+    agent: String,
+    state: String,
+    degraded: bool,
+    attempts: Vec<Attempt>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Attempt {
+    attempt: u64,
+    agent: String,
+    instance: Option<String>,
+    state: String,
+    states: Vec<Moment>,
+    duration_ms: Option<f64>,
+    error: Option<Fault>,
+    late: Option<serde_json::Value>,
+    conflict: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Moment {
+    state: String,
+    at: String,
+    reporter: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fault {
+    kind: String,
+    title: Option<String>,
+    detail: Option<String>,
+}
+
+pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
+    let token = token(args.config.clone())?;
+    let base = client::base(args.collector, "collector", args.config, |addresses| {
+        addresses.collector.clone()
+    })?;
+    let mut url = reqwest::Url::parse(&base)
+        .map_err(|error| Failure::Usage(format!("--collector: {error}")))?;
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["tasks", args.id.as_str()]);
+    }
+    let mut request = client::http(TIMEOUT)?.get(url);
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    let answer = client::block_on(client::send("the collector", &base, request))?;
+    let fine = answer.status.is_success();
+    if args.output.is_json() {
+        output::data(&answer.body);
+        if !answer.body.ends_with(b"\n") {
+            output::line("");
+        }
+        return Ok(output::verdict(fine));
+    }
+    if !fine {
+        let body = String::from_utf8_lossy(&answer.body);
+        let why = format!(
+            "the collector says {}: {}",
+            answer.status,
+            plain(body.trim())
+        );
+        return Err(Failure::Answer(why));
+    }
+    let drawn = draw(&answer.body).map_err(|error| {
+        Failure::Answer(format!("the collector's answer makes no sense: {error}"))
+    })?;
+    output::data(drawn.as_bytes());
+    Ok(Exit::Fine)
+}
+
+/// Reads the token that the collector of these settings wants; none where there are no settings.
+fn token(config: Option<PathBuf>) -> Result<Option<String>, Failure> {
+    let addresses = Addresses::load(&Source::of_process(config, Vec::new()))?;
+    let Some(path) = addresses.collector_token_file else {
+        return Ok(None);
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(token) => Ok(Some(token.trim().to_owned())),
+        Err(source) => Err(Failure::Read { path, source }),
+    }
+}
+
+/// Draws the body of `GET /tasks/{id}` for people.
+pub(super) fn draw(body: &[u8]) -> Result<String, serde_json::Error> {
+    Ok(timeline(
+        &serde_json::from_slice(body)?,
+        Palette::of_stdout(),
+    ))
+}
+
+/// Writes a task for people: a line for the task, one for each step and attempt, its states below.
+fn timeline(task: &Task, palette: Palette) -> String {
+    let mut text = format!(
+        "task {}  {}",
+        plain(&task.task_id),
+        word(&task.state, palette)
+    );
+    if let Some(verdict) = &task.verdict {
+        text.push_str(&format!("  {}", plain(verdict)));
+    }
+    text.push('\n');
+    if let Some(start) = &task.started_at {
+        let end = task.ended_at.as_deref().unwrap_or("still open");
+        text.push_str(&format!("  from {} to {}\n", plain(start), plain(end)));
+    }
+    let roots = task
+        .steps
+        .iter()
+        .filter(|step| parent(task, step).is_none());
+    for step in roots {
+        write_step(&mut text, task, step, 1, palette);
+    }
+    match &task.chain {
+        serde_json::Value::Array(breaks) if !breaks.is_empty() => {
+            let told = palette.paint(Tone::Bad, "chain broken").into_owned();
+            text.push_str(&format!("  {told}: {}\n", plain(&task.chain.to_string())));
+        }
+        serde_json::Value::Null => {}
+        _ => text.push_str("  chain ok\n"),
+    }
+    text
+}
+
+/// Finds the step that made this one; a step that names itself or nobody we know is a root.
+fn parent<'a>(task: &'a Task, step: &Step) -> Option<&'a Step> {
+    let name = step
+        .parent_step
+        .as_deref()
+        .filter(|name| *name != step.step_id)?;
+    task.steps.iter().find(|other| other.step_id == name)
+}
+
+fn write_step(text: &mut String, task: &Task, step: &Step, depth: usize, palette: Palette) {
+    let pad = "  ".repeat(depth);
+    let degraded = if step.degraded { "  degraded" } else { "" };
+    text.push_str(&format!(
+        "{pad}{}  {}{degraded}  {}\n",
+        plain(&step.agent),
+        word(&step.state, palette),
+        palette.paint(Tone::Faint, &format!("step {}", plain(&step.step_id))),
+    ));
+    for attempt in &step.attempts {
+        write_attempt(text, step, attempt, &pad, palette);
+    }
+    if depth < MAX_DEPTH {
+        let is_child = |other: &&Step| {
+            parent(task, other).is_some_and(|parent| parent.step_id == step.step_id)
+        };
+        for child in task.steps.iter().filter(is_child) {
+            write_step(text, task, child, depth + 1, palette);
+        }
+    }
+}
+
+fn write_attempt(text: &mut String, step: &Step, attempt: &Attempt, pad: &str, palette: Palette) {
+    let mut head = format!("attempt {}", attempt.attempt);
+    if attempt.agent != step.agent && !attempt.agent.is_empty() {
+        head.push_str(&format!(" by {}", plain(&attempt.agent)));
+    }
+    if let Some(instance) = &attempt.instance {
+        head.push_str(&format!(" at {}", plain(instance)));
+    }
+    if let Some(duration) = attempt.duration_ms {
+        head.push_str(&format!(", {duration} ms"));
+    }
+    text.push_str(&format!("{pad}  {head}: {}\n", plain(&way(attempt))));
+    for moment in &attempt.states {
+        let (state, reporter) = (plain(&moment.state), plain(&moment.reporter));
+        text.push_str(&format!(
+            "{pad}    {}  {state:<18} {reporter}\n",
+            plain(&moment.at)
+        ));
+    }
+    for (flag, told) in [(&attempt.late, "late"), (&attempt.conflict, "conflict")] {
+        if flag.as_ref().is_some_and(|flag| {
+            !matches!(
+                flag,
+                serde_json::Value::Bool(false) | serde_json::Value::Null
+            )
+        }) {
+            text.push_str(&format!(
+                "{pad}    {}\n",
+                palette.paint(Tone::Doubtful, told)
+            ));
+        }
+    }
+    if let Some(fault) = &attempt.error {
+        let told = fault
+            .detail
+            .as_deref()
+            .or(fault.title.as_deref())
+            .unwrap_or_default();
+        let kind = palette.paint(Tone::Bad, &fault.kind).into_owned();
+        text.push_str(&format!("{pad}    {kind}: {}\n", plain(told)));
+    }
+}
+
+/// Writes the states an attempt went through, each once, in life order: `pending → dispatched → …`.
+fn way(attempt: &Attempt) -> String {
+    const ORDER: [&str; 4] = ["fallback_invoked", "pending", "dispatched", "executing"];
+    let mut states: Vec<&str> = attempt
+        .states
+        .iter()
+        .map(|moment| moment.state.as_str())
+        .collect();
+    states.push(&attempt.state);
+    let mut seen: Vec<&str> = Vec::new();
+    for state in states {
+        if !state.is_empty() && !seen.contains(&state) {
+            seen.push(state);
+        }
+    }
+    // Clocks of two machines differ, the order of life does not; what ended the attempt comes last.
+    let rank = |state: &&str| {
+        ORDER
+            .iter()
+            .position(|known| known == state)
+            .unwrap_or(ORDER.len())
+    };
+    seen.sort_by_key(|state| (rank(state), *state == attempt.state));
+    seen.join(" → ")
+}
+
+fn word(state: &str, palette: Palette) -> String {
+    let tone = match state {
+        "completed" => Tone::Good,
+        "pending" | "dispatched" | "executing" | "fallback_invoked" => Tone::Doubtful,
+        _ => Tone::Bad,
+    };
+    palette.paint(tone, &plain(state)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn render(task: serde_json::Value) -> String {
+        timeline(&serde_json::from_value(task).unwrap(), Palette::none())
+    }
+
+    #[test]
+    fn a_timeline_tells_each_attempt_on_one_line() {
+        let text = render(json!({
+            "task_id": "t1", "state": "completed", "verdict": "completed in 12 ms",
+            "started_at": "2025-01-01T00:00:00.000Z", "ended_at": "2025-01-01T00:00:00.012Z",
+            "steps": [
+                {"step_id": "b", "call_id": "c2", "parent_step": "a", "agent": "fraud-detection-v1.0",
+                 "state": "failed_validation", "degraded": false,
+                 "attempts": [{"attempt": 1, "agent": "fraud-detection-v1.0", "state": "failed_validation",
+                   "states": [{"state": "pending", "at": "x", "reporter": "caller"}],
+                   "error": {"kind": "input-invalid", "title": "no", "detail": "no \u{1b}[2J amount"}}]},
+                {"step_id": "a", "call_id": "c1", "agent": "pay-order-v1.0", "state": "completed", "degraded": true,
+                 "attempts": [{"attempt": 2, "agent": "pay-order-v1.0", "instance": "pay-7401", "state": "completed",
+                   "duration_ms": 12, "late": true,
+                   "states": [
+                     {"state": "executing", "at": "00:00:00.003", "reporter": "callee"},
+                     {"state": "pending", "at": "00:00:00.001", "reporter": "caller"},
+                     {"state": "dispatched", "at": "00:00:00.004", "reporter": "caller"},
+                     {"state": "completed", "at": "00:00:00.012", "reporter": "callee"},
+                     {"state": "completed", "at": "00:00:00.013", "reporter": "caller"}]}]},
+            ],
+            "chain": "ok"
+        }));
+        let expected = "\
+task t1  completed  completed in 12 ms
+  from 2025-01-01T00:00:00.000Z to 2025-01-01T00:00:00.012Z
+  pay-order-v1.0  completed  degraded  step a
+    attempt 2 at pay-7401, 12 ms: pending → dispatched → executing → completed
+      00:00:00.003  executing          callee
+      00:00:00.001  pending            caller
+      00:00:00.004  dispatched         caller
+      00:00:00.012  completed          callee
+      00:00:00.013  completed          caller
+      late
+    fraud-detection-v1.0  failed_validation  step b
+      attempt 1: pending → failed_validation
+        x  pending            caller
+        input-invalid: no \u{fffd}[2J amount
+  chain ok
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn circles_and_gaps_do_not_hang_or_panic() {
+        let circle = json!({"steps": [
+            {"step_id": "a", "parent_step": "b"}, {"step_id": "b", "parent_step": "a"}, {"step_id": "c", "parent_step": "c"}]});
+        assert!(render(circle).contains("step c"));
+        assert_eq!(render(json!({})), "task   \n");
+    }
+}

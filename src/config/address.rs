@@ -1,0 +1,353 @@
+//! Names, addresses and networks as the settings write them.
+//!
+//! A URL here is scheme, host and port; whatever else one may hold (a password, a path, a
+//! query) is refused, so that a value can be shown and logged as it stands.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use toml::Value as Toml;
+
+const UNIX_LATER: &str = "unix sockets are not built into this version; give IP:PORT";
+
+/// Where our application listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// A host name or an address, IPv6 without brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+impl Upstream {
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if text.starts_with("unix:") {
+            return Err(
+                "unix sockets are not built into this version; give http://HOST:PORT".to_owned(),
+            );
+        }
+        if text.starts_with("https://") {
+            return Err(
+                "an application behind https is not built into this version; give http://HOST:PORT"
+                    .to_owned(),
+            );
+        }
+        let rest = text
+            .strip_prefix("http://")
+            .ok_or("must begin with http://, for example http://127.0.0.1:5000")?;
+        let (host, port) = host_and_port(rest)?;
+        Ok(Some(Self {
+            host,
+            port: port.unwrap_or(80),
+        }))
+    }
+}
+
+/// The address we give to others; what is missing is found out at start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Advertise {
+    pub host: Option<String>,
+    pub port: Option<u16>,
+}
+
+impl Advertise {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let digits = text.strip_prefix(':').unwrap_or(text);
+        if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Self {
+                host: None,
+                port: Some(port_number(digits)?),
+            });
+        }
+        let (host, port) = match text.parse::<IpAddr>() {
+            Ok(address) => (address.to_string(), None),
+            Err(_) => host_and_port(text)?,
+        };
+        if host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_unspecified())
+        {
+            return Err("must be an address that others can reach".to_owned());
+        }
+        Ok(Self {
+            host: Some(host),
+            port,
+        })
+    }
+}
+
+/// Where status reports go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CollectorTarget {
+    /// `http://HOST:PORT`, without a slash at the end.
+    Url(String),
+    /// A service looked up in Consul.
+    Consul(String),
+}
+
+impl CollectorTarget {
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if let Some(service) = text.strip_prefix("consul:") {
+            check_name(service, 1, 63)?;
+            return Ok(Some(Self::Consul(service.to_owned())));
+        }
+        url(text).map(Self::Url).map(Some)
+    }
+}
+
+/// Whose `Hermes-*` headers are believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TrustContext {
+    Any,
+    Networks(Vec<Network>),
+}
+
+impl TrustContext {
+    pub(super) fn parse(value: &Toml) -> Result<Self, String> {
+        match value {
+            Toml::String(word) if word == "any" => Ok(Self::Any),
+            Toml::String(word) if word == "mtls" => {
+                Err("mutual TLS is not built into this version".to_owned())
+            }
+            Toml::Array(items) => items
+                .iter()
+                .map(|item| {
+                    item.as_str()
+                        .ok_or("must be a list of texts")
+                        .map(Network::parse)?
+                })
+                .collect::<Result<_, String>>()
+                .map(Self::Networks),
+            other => Err(super::kind::wanted(
+                "\"any\", \"mtls\" or a list of networks such as [\"10.0.0.0/8\"]",
+                other,
+            )),
+        }
+    }
+
+    /// Says whether the headers of a peer at `address` are believed.
+    pub fn covers(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Networks(networks) => networks.iter().any(|network| network.contains(address)),
+        }
+    }
+}
+
+/// An IP network: an address and the number of its leading bits that count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("knows no network `{text}`; write 10.0.0.0/8 or 192.0.2.7");
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok().ok_or_else(wrong)?;
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            Some(bits) => bits
+                .parse()
+                .ok()
+                .filter(|bits| *bits <= longest)
+                .ok_or_else(wrong)?,
+            None => longest,
+        };
+        Ok(Self { address, bits })
+    }
+
+    /// Says whether `address` lies within; an IPv4 address in IPv6 form counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                let differing = u32::from(ours) ^ u32::from(theirs);
+                differing
+                    .checked_shr(32 - u32::from(self.bits))
+                    .unwrap_or(0)
+                    == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                let differing = u128::from(ours) ^ u128::from(theirs);
+                differing
+                    .checked_shr(128 - u32::from(self.bits))
+                    .unwrap_or(0)
+                    == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Reads `IP:PORT`; `localhost` stands for 127.0.0.1.
+pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+    if text.starts_with("unix:") {
+        return Err(UNIX_LATER.to_owned());
+    }
+    if let Some(port) = text.strip_prefix("localhost:") {
+        let port = port
+            .parse()
+            .ok()
+            .ok_or("must be IP:PORT with a port from 0 to 65535")?;
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    }
+    text.parse()
+        .ok()
+        .ok_or_else(|| format!("must be IP:PORT, for example 127.0.0.1:7402, not `{text}`"))
+}
+
+/// Reads the address of a listener that only this machine may reach.
+pub(super) fn local_listen(text: &str) -> Result<SocketAddr, String> {
+    let address = listen(text)?;
+    if address.ip().to_canonical().is_loopback() {
+        Ok(address)
+    } else {
+        Err(format!(
+            "must be a loopback address such as 127.0.0.1:{}",
+            address.port()
+        ))
+    }
+}
+
+/// Reads the address of Consul: a URL, `HOST:PORT` or, as its tools have it, `unix:/PATH`.
+pub(super) fn consul(text: &str) -> Result<String, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return match path.starts_with('/') {
+            true => Ok(format!("unix:{path}")),
+            false => Err("must name an absolute path after unix:".to_owned()),
+        };
+    }
+    if text.contains("://") {
+        url(text)
+    } else {
+        url(&format!("http://{text}"))
+    }
+}
+
+/// Checks `http(s)://HOST[:PORT]` and gives it back without a slash at the end.
+pub(super) fn url(text: &str) -> Result<String, String> {
+    let (scheme, rest) = text
+        .split_once("://")
+        .filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
+        .ok_or("must begin with http:// or https://")?;
+    let (host, port) = host_and_port(rest)?;
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    Ok(match port {
+        Some(port) => format!("{scheme}://{host}:{port}"),
+        None => format!("{scheme}://{host}"),
+    })
+}
+
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    if text.contains('@') {
+        return Err("must not hold a user or password; use a token file".to_owned());
+    }
+    if text.contains(['/', '?', '#']) {
+        return Err("must end after host and port".to_owned());
+    }
+    if let Some((address, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        let address: std::net::Ipv6Addr = address
+            .parse()
+            .ok()
+            .ok_or("holds no IPv6 address in its brackets")?;
+        let port = match rest.strip_prefix(':') {
+            Some(port) => Some(port_number(port)?),
+            None if rest.is_empty() => None,
+            None => return Err("must end after host and port".to_owned()),
+        };
+        return Ok((address.to_string(), port));
+    }
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) => (host, Some(port_number(port)?)),
+        None => (text, None),
+    };
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if host.is_empty() || host.len() > 253 || !host.bytes().all(is_host) {
+        return Err("names no host".to_owned());
+    }
+    Ok((host.to_ascii_lowercase(), port))
+}
+
+fn port_number(text: &str) -> Result<u16, String> {
+    text.parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| "must have a port from 1 to 65535".to_owned())
+}
+
+/// Checks `[a-z0-9-]` and the length.
+pub(super) fn check_name(text: &str, min: usize, max: usize) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (min..=max).contains(&text.len()) && text.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err(format!(
+            "must be 1 to {max} of a-z, 0-9 and -, not `{}`",
+            text.escape_debug()
+        ))
+    }
+}
+
+/// Checks the grammar of ids; empty stands for the default.
+pub(super) fn check_id(text: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._:~-".contains(&byte);
+    if text.len() <= 128 && text.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err("must be at most 128 of A-Z, a-z, 0-9 and . _ : ~ -".to_owned())
+    }
+}
+
+/// Checks the path of a URL; empty stands for none.
+pub(super) fn check_url_path(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    if !text.starts_with('/') {
+        return Err(format!("must begin with /, not `{}`", text.escape_debug()));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) || text.contains(['?', '#', '\\']) {
+        return Err("must be a plain path: no query, no fragment, no blanks".to_owned());
+    }
+    if text.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err("must not hold `.` or `..`".to_owned());
+    }
+    if text.len() > 1024 {
+        return Err("is longer than 1024 bytes".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks a prefix that is passed through; `/hermes/` is ours.
+pub(super) fn check_url_prefix(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("holds an empty text".to_owned());
+    }
+    check_url_path(text)?;
+    if is_reserved(text) {
+        return Err("must leave out /hermes/, which the sidecar answers itself".to_owned());
+    }
+    Ok(())
+}
+
+/// Says whether a path is one the sidecar answers itself.
+pub(super) fn is_reserved(path: &str) -> bool {
+    path == "/hermes" || path.starts_with("/hermes/")
+}

@@ -1,0 +1,404 @@
+//! Builds the typed settings section by section, and holds the rules between keys.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::address;
+use super::consul_env::ConsulVariables;
+use super::env::Source;
+use super::origin::Origin;
+use super::reader::Reader;
+use super::settings::*;
+use super::{Role, Roles};
+
+/// Beyond it no contract is read; the canonical form may have 256 KiB.
+const LONGEST_CONTRACT: u64 = 1 << 20;
+
+/// Reads every section; problems stay with the reader.
+pub(super) fn settings(
+    reader: &mut Reader,
+    source: &Source,
+    consul: ConsulVariables,
+    roles: Roles,
+) -> Settings {
+    let inbound = inbound(reader);
+    let mut application = application(reader, source, roles);
+    if application.name.is_empty() && !roles.has(Role::Sidecar) {
+        application.name = "collector".to_owned();
+        reader.derive("application.name", "collector", "role");
+    }
+    if application.instance.is_none() && inbound.listen.port() != 0 && roles.has(Role::Sidecar) {
+        let instance = application.instance(inbound.listen.port());
+        reader.derive("application.instance", &instance, "host name");
+    }
+    if application.upstream.is_none() && !inbound.passthrough.is_empty() {
+        reader.problem(
+            "inbound.passthrough",
+            "needs application.upstream to pass anything to",
+        );
+    }
+    let mut settings = Settings {
+        outbound: Outbound {
+            listen: reader.listen("outbound.listen"),
+        },
+        admin: Admin {
+            listen: reader.listen("admin.listen"),
+            public_listen: reader.optional_listen("admin.public_listen"),
+        },
+        limits: limits(reader),
+        consul: self::consul(reader, consul),
+        spool: spool(reader, source, &application.name, roles),
+        log: log(reader),
+        collector: collector(reader, source, &application.name, roles),
+        inbound,
+        application,
+        effective: Default::default(),
+    };
+    check_listeners(reader, &settings, roles);
+    settings.effective = reader.effective.clone();
+    settings
+}
+
+fn application(reader: &mut Reader, source: &Source, roles: Roles) -> Application {
+    let upstream = reader.upstream("application.upstream");
+    let contracts = contracts(reader);
+    if roles.has(Role::Sidecar) {
+        match (&upstream, contracts.declared) {
+            (None, 1..) => reader.problem(
+                "application.upstream",
+                "is required with contracts: http://HOST:PORT of the application",
+            ),
+            (Some(_), 0) => reader.problem(
+                "application.contract",
+                "is required with an upstream: add [[application.contract]] with file and path",
+            ),
+            _ => {}
+        }
+    }
+    Application {
+        name: name(reader, &contracts, roles),
+        upstream,
+        region: reader.text("application.region"),
+        tags: reader.texts("application.tags"),
+        team: reader.text("application.team"),
+        weight: reader.count("application.weight"),
+        health: reader.optional("application.health"),
+        health_interval: reader.length("application.health_interval"),
+        health_timeout: reader.length("application.health_timeout"),
+        health_failures: reader.count("application.health_failures"),
+        require_version: reader.flag("application.require_version"),
+        forward_path: reader.flag("application.forward_path"),
+        contracts: contracts.sources,
+        instance: reader.optional("application.instance"),
+        host_name: as_id(&source.host_name),
+    }
+}
+
+struct Contracts {
+    /// How many there are, also those with a problem.
+    declared: usize,
+    sources: Vec<ContractSource>,
+}
+
+fn contracts(reader: &mut Reader) -> Contracts {
+    let declared = reader.effective.list_length("application.contract");
+    let sources = (0..declared)
+        .filter_map(|index| contract(reader, &format!("application.contract[{index}]")));
+    let sources = sources.collect();
+    Contracts { declared, sources }
+}
+
+fn contract(reader: &mut Reader, at: &str) -> Option<ContractSource> {
+    let key = |name: &str| format!("{at}.{name}");
+    let file = reader.file(&key("file"));
+    match &file {
+        None => missing(
+            reader,
+            at,
+            "file",
+            "is required: the contract this entry is about",
+        ),
+        Some(path) => match std::fs::metadata(path) {
+            Ok(found) if found.is_file() => {}
+            Ok(_) => reader.problem(&key("file"), format!("{} is no file", path.display())),
+            Err(error) => reader.problem(
+                &key("file"),
+                format!("cannot read {}: {error}", path.display()),
+            ),
+        },
+    }
+    let path = reader.text(&key("path"));
+    if path.is_empty() {
+        missing(
+            reader,
+            at,
+            "path",
+            "is required: the path of the application's route",
+        );
+    } else if address::is_reserved(&path) {
+        reader.problem(
+            &key("path"),
+            "must not lie under /hermes/, which the sidecar answers itself",
+        );
+    }
+    let words = [
+        ("strict", Validate::Strict),
+        ("warn", Validate::Warn),
+        ("off", Validate::Off),
+    ];
+    let methods = [
+        ("POST", Method::Post),
+        ("PUT", Method::Put),
+        ("PATCH", Method::Patch),
+    ];
+    Some(ContractSource {
+        method: reader.word(&key("method"), &methods, Method::Post),
+        path,
+        input: reader.word(&key("validate.input"), &words, Validate::Strict),
+        output: reader.word(&key("validate.output"), &words, Validate::Strict),
+        file: file?,
+    })
+}
+
+/// Notes a missing key at the line its table begins.
+fn missing(reader: &mut Reader, table: &str, name: &str, message: &str) {
+    let key = format!("{table}.{name}");
+    match reader.effective.get(&key).map(|entry| &entry.origin) {
+        Some(Origin::Default) => {
+            let origin = reader
+                .effective
+                .get(table)
+                .map(|entry| entry.origin.clone());
+            reader.problems.add(origin, &key, message);
+        }
+        _ => reader.problem(&key, message),
+    }
+}
+
+/// Takes the name as given, else the family of the first contract.
+fn name(reader: &mut Reader, contracts: &Contracts, roles: Roles) -> String {
+    let given = reader.text("application.name");
+    let is_told = reader
+        .effective
+        .get("application.name")
+        .is_some_and(|entry| entry.value.as_str() != Some(""));
+    if is_told || !roles.has(Role::Sidecar) {
+        return given;
+    }
+    if contracts.declared == 0 {
+        reader.problem("application.name", "is required unless a contract gives it");
+        return given;
+    }
+    // A contract whose file is missing or unreadable is a problem of its own.
+    let Some(first) = contracts
+        .sources
+        .first()
+        .filter(|first| first.file.is_file())
+    else {
+        return given;
+    };
+    match family(&first.file) {
+        Ok(family) => {
+            reader.derive("application.name", &family, "first contract");
+            family
+        }
+        Err(message) => {
+            reader.problem("application.name", message);
+            given
+        }
+    }
+}
+
+/// Reads the id of a contract without judging the rest, and cuts off its version.
+fn family(file: &Path) -> Result<String, String> {
+    let cannot = |why: String| format!("cannot be taken from {}: {why}", file.display());
+    let mut text = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(LONGEST_CONTRACT).read_to_end(&mut text))
+        .map_err(|error| cannot(error.to_string()))?;
+    let contract: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|error| cannot(error.to_string()))?;
+    let id = contract["id"]
+        .as_str()
+        .ok_or_else(|| cannot("it has no id".to_owned()))?;
+    let family = match id.rsplit_once("-v") {
+        Some((family, version))
+            if version
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'.') =>
+        {
+            family
+        }
+        _ => id,
+    };
+    address::check_name(family, 1, 63).map_err(cannot)?;
+    Ok(family.to_owned())
+}
+
+fn as_id(host_name: &str) -> String {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let name: String = host_name
+        .chars()
+        .take(100)
+        .map(|letter| if fits(letter) { letter } else { '-' })
+        .collect();
+    if name.is_empty() {
+        "localhost".to_owned()
+    } else {
+        name
+    }
+}
+
+fn inbound(reader: &mut Reader) -> Inbound {
+    Inbound {
+        listen: reader.listen("inbound.listen"),
+        advertise: reader.advertise("inbound.advertise"),
+        passthrough: reader.texts("inbound.passthrough"),
+        trust_context: reader.trust_context("inbound.trust_context"),
+    }
+}
+
+fn limits(reader: &mut Reader) -> Limits {
+    Limits {
+        max_body_bytes: reader.count("limits.max_body_bytes"),
+        max_json_depth: reader.count("limits.max_json_depth"),
+        max_header_bytes: reader.count("limits.max_header_bytes"),
+        max_headers: reader.count("limits.max_headers"),
+        max_connections: reader.count("limits.max_connections"),
+        header_timeout: reader.length("limits.header_timeout"),
+        body_timeout: reader.length("limits.body_timeout"),
+        idle_timeout: reader.length("limits.idle_timeout"),
+        stream_idle_timeout: reader.length("limits.stream_idle_timeout"),
+        drain_delay: reader.length("limits.drain_delay"),
+        drain_timeout: reader.length("limits.drain_timeout"),
+    }
+}
+
+fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul {
+    let checks = reader.texts("consul.checks");
+    let token_file = reader.file("consul.token_file");
+    Consul {
+        address: reader.text("consul.address"),
+        token: variables.token.filter(|_| token_file.is_none()),
+        token_file,
+        prefix: reader.text("consul.prefix"),
+        http_check: checks.iter().any(|check| check == "http"),
+        watches: reader.count("consul.watches"),
+        tls: variables.tls,
+    }
+}
+
+fn spool(reader: &mut Reader, source: &Source, name: &str, roles: Roles) -> Spool {
+    let needed = roles.has(Role::Sidecar);
+    let path = database(reader, source, "spool.path", "spool.db", name, needed);
+    let state_path = database(reader, source, "spool.state_path", "state.db", name, needed);
+    if needed && path == state_path && !path.as_os_str().is_empty() {
+        reader.problem("spool.state_path", "must not be the file of spool.path");
+    }
+    let levels = [
+        ("process", Durability::Process),
+        ("disk", Durability::Disk),
+        ("async", Durability::Async),
+    ];
+    Spool {
+        path,
+        state_path,
+        collector: reader.collector_target("spool.collector"),
+        token_file: reader.file("spool.token_file"),
+        durability: reader.word("spool.durability", &levels, Durability::Process),
+        max_bytes: reader.count("spool.max_bytes"),
+        retry: reader.length("spool.retry"),
+        expire: reader.length("spool.expire"),
+        batch: reader.count("spool.batch"),
+        linger: reader.length("spool.linger"),
+    }
+}
+
+/// Takes the path of a database, else places it in the state folder of `name`.
+fn database(
+    reader: &mut Reader,
+    source: &Source,
+    key: &str,
+    file: &str,
+    name: &str,
+    needed: bool,
+) -> PathBuf {
+    if let Some(given) = reader.file(key) {
+        return given;
+    }
+    if !needed || name.is_empty() {
+        return PathBuf::new();
+    }
+    let Some(folder) = source.state_folder(name) else {
+        reader.problem(
+            key,
+            "has no default here (no STATE_DIRECTORY, no HOME): set it",
+        );
+        return PathBuf::new();
+    };
+    let path = folder.join(file);
+    reader.derive(key, &path.to_string_lossy(), "state directory");
+    path
+}
+
+fn log(reader: &mut Reader) -> Log {
+    let formats = [
+        ("auto", LogFormat::Auto),
+        ("text", LogFormat::Text),
+        ("json", LogFormat::Json),
+    ];
+    Log {
+        format: reader.word("log.format", &formats, LogFormat::Auto),
+        filter: reader.text("log.filter"),
+    }
+}
+
+fn collector(reader: &mut Reader, source: &Source, name: &str, roles: Roles) -> Collector {
+    Collector {
+        listen: reader.listen("collector.listen"),
+        store: database(
+            reader,
+            source,
+            "collector.store",
+            "collector.db",
+            name,
+            roles.has(Role::Collector),
+        ),
+        token_file: reader.file("collector.token_file"),
+        retention: reader.length("collector.retention"),
+        consul: reader.flag("collector.consul"),
+    }
+}
+
+/// Refuses two listeners on one port.
+fn check_listeners(reader: &mut Reader, settings: &Settings, roles: Roles) {
+    let mut listeners: Vec<(&str, SocketAddr)> = Vec::new();
+    if roles.has(Role::Sidecar) {
+        listeners.push(("inbound.listen", settings.inbound.listen));
+        listeners.push(("outbound.listen", settings.outbound.listen));
+        listeners.push(("admin.listen", settings.admin.listen));
+        listeners.extend(
+            settings
+                .admin
+                .public_listen
+                .map(|address| ("admin.public_listen", address)),
+        );
+    }
+    if roles.has(Role::Collector) {
+        listeners.push(("collector.listen", settings.collector.listen));
+    }
+    for (index, (key, address)) in listeners.iter().enumerate() {
+        let clash = listeners[..index]
+            .iter()
+            .find(|(_, other)| overlap(*address, *other));
+        if let Some((other, _)) = clash {
+            reader.problem(key, format!("takes the port of {other}"));
+        }
+    }
+}
+
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (everywhere || one.ip() == other.ip())
+}

@@ -1,0 +1,170 @@
+//! A faulty config is told whole, and what is shown is what is in force.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program under test, in a folder and an environment of its own.
+fn hermes(folder: &TempDir, args: &[&str]) -> Command {
+    let named = std::env::vars_os().find(|(name, _)| name == "HERMES_TEST_BIN");
+    let program = named.map_or_else(
+        || env!("CARGO_BIN_EXE_hermes-sidecar").into(),
+        |(_, path)| PathBuf::from(path),
+    );
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .current_dir(folder.path())
+        .env_clear()
+        .env("HOME", folder.path());
+    command
+}
+
+fn folder_with(config: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("hermes.toml"), config).unwrap();
+    folder
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn shown(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const FIVE_FAULTS: &str = r#"[application]
+name = "Fraud"
+upsteam = "http://127.0.0.1:5000"
+health_interval = "soon"
+[outbound]
+listen = "0.0.0.0:7402"
+[trust]
+mode = "pinned"
+"#;
+
+#[test]
+fn five_faults_are_all_told_with_their_lines_before_anything_starts() {
+    let folder = folder_with(FIVE_FAULTS);
+    for command in [vec!["run"], vec!["config", "show"]] {
+        let output = hermes(&folder, &command).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(
+            output.stdout.is_empty(),
+            "{command:?}: data beside an error"
+        );
+        let told: Vec<&str> = text(&output.stderr).lines().collect();
+        assert_eq!(told.len(), 5, "{told:#?}");
+        for (line, start) in told.iter().zip([
+            "hermes.toml:2: application.name: ",
+            "hermes.toml:3: application.upsteam: no such key; did you mean `upstream`?",
+            "hermes.toml:4: application.health_interval: ",
+            "hermes.toml:6: outbound.listen: must be a loopback address",
+            "hermes.toml:8: trust.mode: \"pinned\": signatures are not built",
+        ]) {
+            assert!(line.starts_with(start), "{line}");
+        }
+    }
+}
+
+#[test]
+fn check_tells_the_same_faults_and_goes_on() {
+    let folder = folder_with(FIVE_FAULTS);
+    let output = hermes(&folder, &["check", "-o", "json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["ok"], false);
+    let of = |check: &str| {
+        let findings = found["findings"].as_array().unwrap();
+        findings
+            .iter()
+            .filter(|finding| finding["check"] == check)
+            .count()
+    };
+    assert_eq!((of("config"), of("clock")), (5, 1), "{found:#}");
+}
+
+#[test]
+fn the_stronger_layer_wins_and_says_who_it_is() {
+    let folder = folder_with("[application]\nname = 'shop'\n[log]\nfilter = 'warn'\n");
+    let mut told = Vec::new();
+    for (variable, flags) in [
+        (None, vec![]),
+        (Some("error"), vec![]),
+        (Some("error"), vec!["--set", "log.filter=debug"]),
+    ] {
+        let mut command = hermes(&folder, &["config", "show", "-o", "json"]);
+        command
+            .args(flags)
+            .envs(variable.map(|value| ("HERMES_LOG__FILTER", value)));
+        let shown = shown(&command.output().unwrap());
+        told.push(format!(
+            "{} {}",
+            shown["config"]["log"]["filter"], shown["origins"]["log.filter"]
+        ));
+    }
+    assert_eq!(
+        told,
+        [
+            r#""warn" "hermes.toml:4""#,
+            r#""error" "HERMES_LOG__FILTER""#,
+            r#""debug" "flag""#
+        ]
+    );
+}
+
+#[test]
+fn a_token_in_the_environment_is_never_shown() {
+    let folder = folder_with("[application]\nname = 'shop'\n");
+    for format in ["text", "json"] {
+        let mut command = hermes(&folder, &["config", "show", "-o", format]);
+        let output = command
+            .env("CONSUL_HTTP_TOKEN", "3f1c-secret")
+            .output()
+            .unwrap();
+        let shown = text(&output.stdout);
+        assert!(
+            output.status.success() && shown.contains("CONSUL_HTTP_TOKEN"),
+            "{shown}"
+        );
+        assert!(!shown.contains("3f1c-secret"), "{shown}");
+    }
+}
+
+#[test]
+fn what_is_shown_as_text_loads_again_with_the_same_meaning() {
+    for config in [
+        "[application]\nname = 'shop'\ntags = ['a', 'ü # \"b']\n[spool]\nretry = '7s'\n",
+        "[collector]\nretention = '1d'\n",
+        "[application]\nname = 'shop'\n[collector]\nretention = '1d'\n",
+    ] {
+        let folder = folder_with(config);
+        let json = ["config", "show", "-o", "json"];
+        let first = shown(&hermes(&folder, &json).output().unwrap());
+        let text = hermes(&folder, &["config", "show"])
+            .output()
+            .unwrap()
+            .stdout;
+        std::fs::write(folder.path().join("hermes.toml"), text).unwrap();
+        let again = shown(&hermes(&folder, &json).output().unwrap());
+        assert_eq!(again["config"], first["config"], "{config}");
+    }
+}
+
+#[test]
+fn the_schema_is_a_schema_of_what_is_shown() {
+    let folder = folder_with("[application]\nname = 'shop'\n");
+    let schema = shown(&hermes(&folder, &["config", "schema"]).output().unwrap());
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let shown = shown(
+        &hermes(&folder, &["config", "show", "-o", "json"])
+            .output()
+            .unwrap(),
+    );
+    assert!(validator.is_valid(&shown["config"]));
+    assert!(!validator.is_valid(&serde_json::json!({"application": {"nam": "shop"}})));
+}
