@@ -14,6 +14,9 @@ use super::{number, pointer::Pointer, tree::Tree};
 /// Deeper than this nobody may go, whatever the configuration says: parser and validator recurse.
 pub const DEEPEST: usize = 256;
 
+/// Up to here the names of an object are compared pair by pair while scanning.
+const SMALL_OBJECT: usize = 16;
+
 /// What a body may look like.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -95,9 +98,13 @@ impl Refusal {
 /// Lets a body pass, or says why not.
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Document<'a>, Refusal> {
     let text = text(bytes)?;
-    let long_numbers = scan(bytes, limits.max_depth.min(DEEPEST))?;
+    let Scan {
+        long_numbers,
+        may_repeat,
+        ..
+    } = scan(bytes, limits.max_depth.min(DEEPEST))?;
     let tree = Tree::parse(text).map_err(|offset| broken(text, offset, &long_numbers))?;
-    if let Some(path) = tree.duplicate() {
+    if may_repeat && let Some(path) = tree.duplicate() {
         let mut pointer = Pointer::default();
         path.iter().for_each(|name| pointer.push(name));
         let pointer = pointer.to_string();
@@ -157,20 +164,39 @@ fn text(bytes: &[u8]) -> Result<&str, Refusal> {
     })
 }
 
-/// Walks the bytes once without recursion: depth, control characters, lengths of numbers.
-fn scan(bytes: &[u8], max_depth: usize) -> Result<Vec<Range<usize>>, Refusal> {
-    let (mut at, mut depth, mut long_numbers) = (0, 0_usize, Vec::new());
+/// What the flat walk over the bytes has noticed.
+#[derive(Default)]
+struct Scan {
+    long_numbers: Vec<Range<usize>>,
+    /// Names of the objects that are open, and where those of each begin.
+    names: Vec<Range<usize>>,
+    open: Vec<usize>,
+    /// Two names of one object are equal, or cannot be compared as they are written.
+    may_repeat: bool,
+}
+
+/// Walks the bytes once without recursion: depth, names, control characters, lengths of numbers.
+fn scan(bytes: &[u8], max_depth: usize) -> Result<Scan, Refusal> {
+    let (mut at, mut scan) = (0, Scan::default());
+    scan.names.reserve(SMALL_OBJECT);
+    scan.open.reserve(SMALL_OBJECT);
     while let Some(byte) = bytes.get(at) {
         match byte {
-            b'"' => at = string_end(bytes, at + 1)?,
+            b'"' => {
+                let (end, is_plain) = string_end(bytes, at + 1)?;
+                if is_name(bytes, end + 1) {
+                    scan.name(bytes, at + 1..end, is_plain);
+                }
+                at = end;
+            }
             b'{' | b'[' => {
-                depth += 1;
-                if depth > max_depth {
+                scan.open.push(scan.names.len());
+                if scan.open.len() > max_depth {
                     let message = format!("nested deeper than {max_depth} levels at byte {at}");
                     return Err(Refusal::bad_json(message));
                 }
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'}' | b']' => scan.names.truncate(scan.open.pop().unwrap_or_default()),
             b'-' | b'0'..=b'9' => {
                 let (range, is_long) = number::scan(bytes, at);
                 if range.len() > number::MAX_LENGTH {
@@ -180,7 +206,7 @@ fn scan(bytes: &[u8], max_depth: usize) -> Result<Vec<Range<usize>>, Refusal> {
                 }
                 at = range.end;
                 if is_long {
-                    long_numbers.push(range);
+                    scan.long_numbers.push(range);
                 }
                 continue;
             }
@@ -189,22 +215,45 @@ fn scan(bytes: &[u8], max_depth: usize) -> Result<Vec<Range<usize>>, Refusal> {
         }
         at += 1;
     }
-    Ok(long_numbers)
+    Ok(scan)
 }
 
-/// Finds the closing quote of the string whose content starts at `at`.
-fn string_end(bytes: &[u8], mut at: usize) -> Result<usize, Refusal> {
+impl Scan {
+    /// Notes a name; objects too large to compare pair by pair are left to the tree.
+    fn name(&mut self, bytes: &[u8], name: Range<usize>, is_plain: bool) {
+        let earlier = &self.names[self.open.last().copied().unwrap_or_default()..];
+        let text = &bytes[name.clone()];
+        let is_equal =
+            |other: &Range<usize>| other.len() == text.len() && bytes[other.clone()] == *text;
+        if !is_plain || earlier.len() >= SMALL_OBJECT || earlier.iter().any(is_equal) {
+            self.may_repeat = true;
+        } else {
+            self.names.push(name);
+        }
+    }
+}
+
+/// Answers whether the string that ended before `at` is the name of a member.
+fn is_name(bytes: &[u8], at: usize) -> bool {
+    let rest = bytes.get(at..).unwrap_or_default();
+    rest.iter().find(|byte| !is_space(**byte)) == Some(&b':')
+}
+
+/// Finds the closing quote of the string whose content starts at `at`, and whether the content
+/// has no escapes.
+fn string_end(bytes: &[u8], mut at: usize) -> Result<(usize, bool), Refusal> {
+    let mut is_plain = true;
     loop {
-        // Eight plain bytes at a time; the bytes that matter are looked at one by one.
         while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-            if has_special(u64::from_le_bytes(*chunk)) {
+            let special = first_special(u64::from_le_bytes(*chunk));
+            at += special;
+            if special < 8 {
                 break;
             }
-            at += 8;
         }
         match bytes.get(at) {
-            Some(b'"') => return Ok(at),
-            Some(b'\\') => at += 2,
+            Some(b'"') => return Ok((at, is_plain)),
+            Some(b'\\') => (at, is_plain) = (at + 2, false),
             Some(0..0x20) => {
                 let message = format!("unescaped control character in a string at byte {at}");
                 return Err(Refusal::bad_json(message));
@@ -215,15 +264,16 @@ fn string_end(bytes: &[u8], mut at: usize) -> Result<usize, Refusal> {
     }
 }
 
-/// Answers whether one of eight bytes may be a quote, a backslash or a control character.
-fn has_special(word: u64) -> bool {
+/// Finds the first of eight bytes that is a quote, a backslash or a control character; 8 if
+/// none is. Subtracting borrows only upwards, so the lowest mark is always right.
+fn first_special(word: u64) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    let zero_in = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
-    let quote = zero_in(word ^ (ONES * b'"' as u64));
-    let backslash = zero_in(word ^ (ONES * b'\\' as u64));
-    let control = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
-    (quote | backslash | control) != 0
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGH;
+    let quote = below(word ^ (ONES * u64::from(b'"')), 1);
+    let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
+    let marks = quote | backslash | below(word, 0x20);
+    marks.trailing_zeros() as usize / 8
 }
 
 fn is_space(byte: u8) -> bool {

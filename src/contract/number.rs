@@ -142,29 +142,49 @@ impl Lines {
             }
         });
         lines.at.sort_by(f64::total_cmp);
+        lines.at.dedup();
         lines
     }
 
     /// Answers whether a keyword could take this number for another one and be wrong.
     pub fn may_misjudge(&self, text: &str) -> bool {
-        match read(text) {
-            Reading::Exact => false,
-            Reading::Large => self.wants_multiple,
-            Reading::Overflow => true,
-            Reading::Rounded { to, became_whole } => {
-                self.wants_multiple || (self.wants_integer && became_whole) || self.at.contains(&to)
+        let Ok(value) = text.parse::<f64>() else {
+            return true;
+        };
+        // Most long numbers are printed floats far from every line: do not read them digit by digit.
+        let is_near = self.wants_multiple
+            || (self.wants_integer && value.fract() == 0.0)
+            || self.is_at(value);
+        is_near
+            && match read(text) {
+                Reading::Exact => false,
+                Reading::Large => self.wants_multiple,
+                Reading::Overflow => true,
+                Reading::Rounded { to, became_whole } => {
+                    self.wants_multiple || (self.wants_integer && became_whole) || self.is_at(to)
+                }
             }
-        }
+    }
+
+    fn is_at(&self, value: f64) -> bool {
+        let value = unsigned_zero(value);
+        let found = self.at.binary_search_by(|line| line.total_cmp(&value));
+        found.is_ok()
     }
 
     fn collect(&mut self, value: &Value) {
         match value {
-            Value::Number(number) => self.at.extend(number.as_f64()),
+            Value::Number(number) => self.at.extend(number.as_f64().map(unsigned_zero)),
             Value::Array(items) => items.iter().for_each(|item| self.collect(item)),
             Value::Object(members) => members.values().for_each(|member| self.collect(member)),
             _ => {}
         }
     }
+}
+
+/// Makes the two zeros one, so that they sort as the equal numbers they are.
+fn unsigned_zero(value: f64) -> f64 {
+    value + 0.0
 }
 
 fn names_integer(value: &Value) -> bool {

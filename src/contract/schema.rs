@@ -15,7 +15,7 @@ use super::{
     keyword,
     number::Lines,
     reference::{self, DIALECT},
-    tree::{self, Meter, Tree},
+    tree::{Meter, Tree},
     violation,
 };
 
@@ -89,8 +89,7 @@ impl Validator {
     fn explain(&self, document: &Document<'_>) -> Violations {
         let meter = Meter::new(EXPLAIN_STEPS, EXPLAIN_ERRORS);
         let errors = self.inner.iter_errors(document.tree().metered(&meter));
-        let believable = errors.take_while(tree::is_believable);
-        let found = believable.map(|error| Violation::of(&error));
+        let found = meter.believable(errors).map(|error| Violation::of(&error));
         Violations::gather(found).unwrap_or_else(|| {
             let message = "the body does not conform; it takes too much work to say where";
             Violation::of_body("other", message.to_owned()).into()

@@ -14,14 +14,11 @@ use std::{
 };
 
 use jsonschema::{
-    JsonType,
+    JsonType, ValidationError,
     json::{self, Json, JsonNumber, NodeIdentity},
 };
 use serde_json::Value as Plain;
 use sonic_rs::{JsonContainerTrait, JsonNumberTrait, JsonValueTrait, Value};
-
-/// Objects up to this size are searched for duplicates pair by pair.
-const SMALL_OBJECT: usize = 16;
 
 /// One JSON document in one arena.
 pub struct Tree(Value);
@@ -90,27 +87,15 @@ fn duplicate_name<'a>(
     members: &'a sonic_rs::Object,
     seen: &mut HashSet<&'a str>,
 ) -> Option<&'a str> {
-    if members.len() <= SMALL_OBJECT {
-        let mut earlier = [""; SMALL_OBJECT];
-        for (count, (name, _)) in members.iter().enumerate() {
-            if earlier[..count].contains(&name) {
-                return Some(name);
-            }
-            earlier[count] = name;
-        }
-        return None;
-    }
     seen.clear();
-    members
-        .iter()
-        .map(|(name, _)| name)
-        .find(|name| !seen.insert(name))
+    let mut names = members.iter().map(|(name, _)| name);
+    names.find(|name| !seen.insert(name))
 }
 
 /// What explaining one failed body may cost.
 ///
-/// When it has run out, nodes look like empty leaves, so that the validator comes back at once,
-/// and errors made from then on are marked as not to be believed.
+/// When it has run out, nodes look like empty leaves without siblings, so that the validator
+/// comes back at once, and errors made from then on are marked.
 pub struct Meter {
     steps: AtomicU32,
     errors: AtomicU32,
@@ -134,15 +119,28 @@ impl Meter {
     fn is_spent(&self) -> bool {
         self.steps.load(Relaxed) == 0 || self.errors.load(Relaxed) == 0
     }
+
+    /// Leaves the errors that can be believed: those made while the meter ran and, if it was
+    /// errors that ran out, the one that was then being made. That one is of alternatives none
+    /// of which fits, as was known before their own errors were gathered.
+    pub fn believable<'a>(
+        &self,
+        errors: impl Iterator<Item = ValidationError<'a>>,
+    ) -> impl Iterator<Item = ValidationError<'a>> {
+        let mut marked_left = usize::from(self.steps.load(Relaxed) > 0);
+        errors.take_while(move |error| {
+            if **error.instance() != SPENT {
+                return true;
+            }
+            let is_left = marked_left > 0;
+            marked_left = marked_left.saturating_sub(1);
+            is_left
+        })
+    }
 }
 
 /// The instance of an error made after its meter ran out.
 const SPENT: Plain = Plain::Bool(false);
-
-/// Answers whether an error was made while its meter still ran.
-pub fn is_believable(error: &jsonschema::ValidationError<'_>) -> bool {
-    **error.instance() != SPENT
-}
 
 /// A place in a tree.
 #[derive(Clone, Copy)]
@@ -287,8 +285,11 @@ impl<'a> Iterator for MembersIter<'a> {
     type Item = (&'a str, Node<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (name, value) = self.members.next()?;
         let meter = self.meter;
+        if meter.is_some_and(Meter::is_spent) {
+            return None;
+        }
+        let (name, value) = self.members.next()?;
         Some((name, Node { value, meter }))
     }
 }
@@ -329,8 +330,11 @@ impl<'a> Iterator for ElementsIter<'a> {
     type Item = Node<'a>;
 
     fn next(&mut self) -> Option<Node<'a>> {
-        let value = self.elements.next()?;
         let meter = self.meter;
+        if meter.is_some_and(Meter::is_spent) {
+            return None;
+        }
+        let value = self.elements.next()?;
         Some(Node { value, meter })
     }
 }
