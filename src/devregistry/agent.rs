@@ -206,7 +206,7 @@ pub(super) fn check_json(
         "Status": check.status.as_str(), "Notes": check.definition.notes, "Output": output,
         "ServiceID": check.service_id,
         "ServiceName": service.map_or("", |service| service.name.as_str()),
-        "ServiceTags": service.map_or(&[][..], |service| service.tags.as_slice()),
+        "ServiceTags": check.tags,
         "Type": kind_name(&check.definition.kind), "Definition": {},
         "CreateIndex": created, "ModifyIndex": modified,
     })

@@ -75,3 +75,65 @@ fn wait_of(query: &Query) -> Result<Duration, Refusal> {
     };
     Ok(wait + (wait / 16).mul_f64(fastrand::f64()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    fn query(text: &str) -> Query {
+        let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_lets_go_of_what_is_held() {
+        let shared = Arc::new(Shared::new(([127, 0, 0, 1], 1).into()));
+        let all = shared.polls.available_permits();
+        let mut polls = JoinSet::new();
+        let held = shared.clone();
+        polls.spawn(async move { for_index(&held, &query("index=1&wait=60s"), |_| 1).await });
+        while shared.polls.available_permits() == all {
+            tokio::task::yield_now().await;
+        }
+        let began = Instant::now();
+        shared.stopping.cancel();
+        assert_eq!(
+            polls.join_next().await.expect("a poll").expect("no panic"),
+            Ok(())
+        );
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(shared.polls.available_permits(), all);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_runs_at_most_a_sixteenth_over() {
+        let shared = Shared::new(([127, 0, 0, 1], 1).into());
+        for (text, least, most) in [
+            ("index=9", 300, 319),
+            ("index=9&wait=16s", 16, 17),
+            ("index=9&wait=2h", 600, 638),
+            ("index=0&wait=16s", 0, 0),
+            ("wait=16s", 0, 0),
+        ] {
+            let began = Instant::now();
+            assert_eq!(for_index(&shared, &query(text), |_| 9).await, Ok(()));
+            let held = began.elapsed();
+            assert!(
+                held >= Duration::from_secs(least) && held <= Duration::from_secs(most),
+                "{text}: {held:?}"
+            );
+        }
+        for text in ["index=x", "index=-1", "index=1&wait=5"] {
+            assert!(
+                for_index(&shared, &query(text), |_| 9).await.is_err(),
+                "{text}"
+            );
+        }
+    }
+}

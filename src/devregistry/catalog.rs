@@ -1,7 +1,7 @@
 //! Services and their checks, as agent and catalogue in one.
 //!
 //! - a check that is registered again keeps its state, whatever the registration says
-//! - the maintenance check survives registrations; only maintenance takes it away
+//! - the maintenance check survives registrations, unless they replace all checks
 //! - an index moves only where an observer could see a difference
 
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ const MAX_OUTPUT_BYTES: usize = 4096;
 /// Consul's: anything lower is raised to this, and looked at every `REAP_EVERY`.
 const MIN_DEREGISTER_AFTER: Duration = Duration::from_secs(60);
 const REAP_EVERY: Duration = Duration::from_secs(30);
+/// Consul's: HTTP checks run no more often.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAINTENANCE_REASON: &str = "Maintenance mode is enabled for this service, but no reason was provided. This is a default message.";
 
 pub(super) struct Catalog {
@@ -47,6 +49,8 @@ pub(super) struct Registered {
 pub(super) struct Check {
     pub(super) definition: CheckDefinition,
     pub(super) service_id: String,
+    /// The service's tags when the check was last registered.
+    pub(super) tags: Vec<String>,
     pub(super) status: Status,
     /// What the agent shows.
     pub(super) output: String,
@@ -108,10 +112,9 @@ impl Catalog {
         let next = *index + 1;
         let id = service.id.clone();
         if replace_checks {
-            let is_left_out = |check: &Check| {
-                check.definition.kind != Kind::Maintenance
-                    && !checks.iter().any(|given| given.id == check.definition.id)
-            };
+            // All of them: with this flag Consul drops maintenance too.
+            let is_left_out =
+                |check: &Check| !checks.iter().any(|given| given.id == check.definition.id);
             let gone = self.checks_of(&id).filter(|check| is_left_out(check));
             let gone: Vec<String> = gone.map(|check| check.definition.id.clone()).collect();
             for check_id in gone {
@@ -161,6 +164,8 @@ impl Catalog {
         let due = first_due(&definition.kind);
         let id = definition.id.clone();
         let status = definition.status;
+        let service = self.services.get(service_id);
+        let tags = service.map_or_else(Vec::new, |registered| registered.service.tags.clone());
         if let Some(check) = self.checks.get_mut(&id) {
             if check.service_id == service_id {
                 check.due = due;
@@ -168,8 +173,10 @@ impl Catalog {
                     status: check.definition.status,
                     ..definition
                 };
-                if check.definition != definition {
+                if check.definition != definition || check.tags != tags {
                     check.definition = definition;
+                    check.tags = tags;
+                    check.synced_output = check.output.clone();
                     check.modified = next;
                     *index = next;
                 }
@@ -182,6 +189,7 @@ impl Catalog {
         let check = Check {
             definition,
             service_id: service_id.to_owned(),
+            tags,
             status,
             output: String::new(),
             synced_output: String::new(),
@@ -359,7 +367,7 @@ impl Catalog {
                 continue;
             };
             if check.due.is_some_and(|due| due <= now) {
-                check.due = Some(now + (*interval).max(Duration::from_millis(1)));
+                check.due = Some(now + (*interval).max(MIN_INTERVAL));
                 let check_id = check.definition.id.clone();
                 probes.push(Probe {
                     check_id,
@@ -447,7 +455,9 @@ fn first_due(kind: &Kind) -> Option<Instant> {
     match kind {
         Kind::Ttl(ttl) => Some(Instant::now() + *ttl),
         // Spread, as Consul does, so that checks registered together do not run together.
-        Kind::Http { interval, .. } => Some(Instant::now() + interval.mul_f64(fastrand::f64())),
+        Kind::Http { interval, .. } => {
+            Some(Instant::now() + (*interval).max(MIN_INTERVAL).mul_f64(fastrand::f64()))
+        }
         Kind::Maintenance => None,
     }
 }

@@ -76,20 +76,20 @@ impl Status {
 /// Reads the body of a registration.
 pub(super) fn registration(body: &[u8]) -> Result<(Service, Vec<CheckDefinition>), Refusal> {
     let mut fields = Fields::parse(body)?;
-    let name = fields.text("name")?;
-    let id = fields.text("id")?;
+    let name = fields.text("Name")?;
+    let id = fields.text("ID")?;
     let service = Service {
         id: if id.is_empty() { name.clone() } else { id },
         name,
-        tags: fields.texts("tags")?,
+        tags: fields.texts("Tags")?,
         meta: fields.meta()?,
-        address: fields.text("address")?,
-        port: fields.number("port")?.unwrap_or(0),
+        address: fields.text("Address")?,
+        port: fields.number("Port")?.unwrap_or(0),
         weights: fields.weights()?,
-        enable_tag_override: fields.flag("enabletagoverride")?,
+        enable_tag_override: fields.flag("EnableTagOverride")?,
     };
-    let mut given: Vec<Value> = fields.take("check").into_iter().collect();
-    match fields.take("checks") {
+    let mut given: Vec<Value> = fields.take("Check").into_iter().collect();
+    match fields.take("Checks") {
         None => {}
         Some(Value::Array(more)) => given.extend(more),
         Some(other) => return Err(mistyped(&other, "Checks", "[]")),
@@ -115,8 +115,8 @@ pub(super) fn registration(body: &[u8]) -> Result<(Service, Vec<CheckDefinition>
 /// Reads the body of a check update: status and output.
 pub(super) fn update(body: &[u8]) -> Result<(Status, String), Refusal> {
     let mut fields = Fields::parse(body)?;
-    let status = fields.text("status")?;
-    let output = fields.text("output")?;
+    let status = fields.text("Status")?;
+    let output = fields.text("Output")?;
     let parsed = Status::parse(&status)
         .ok_or_else(|| Refusal::bad(format!("Invalid check status: '{status}'")))?;
     Ok((parsed, output))
@@ -177,14 +177,14 @@ fn check(value: Value, service: &Service, default_id: String) -> Result<CheckDef
     };
     let mut fields = Fields::of(map);
     let mut definition = CheckDefinition {
-        id: fields.text("checkid")?,
-        name: fields.text("name")?,
+        id: fields.text("CheckID")?,
+        name: fields.text("Name")?,
         status: Status::Critical,
-        notes: fields.text("notes")?,
+        notes: fields.text("Notes")?,
         kind: Kind::Maintenance,
-        deregister_after: fields.duration("deregistercriticalserviceafter")?,
+        deregister_after: fields.duration("DeregisterCriticalServiceAfter")?,
     };
-    let status = fields.text("status")?;
+    let status = fields.text("Status")?;
     if !status.is_empty() {
         let unknown = || Refusal::bad("Status for checks must 'passing', 'warning', 'critical'");
         definition.status = Status::parse(&status).ok_or_else(unknown)?;
@@ -196,11 +196,11 @@ fn check(value: Value, service: &Service, default_id: String) -> Result<CheckDef
         definition.name = format!("Service '{}' check", service.name);
     }
     let (url, ttl, interval) = (
-        fields.text("http")?,
-        fields.duration("ttl")?,
-        fields.duration("interval")?,
+        fields.text("HTTP")?,
+        fields.duration("TTL")?,
+        fields.duration("Interval")?,
     );
-    let (method, timeout) = (fields.text("method")?, fields.duration("timeout")?);
+    let (method, timeout) = (fields.text("Method")?, fields.duration("Timeout")?);
     fields.finish()?;
     definition.kind = match (ttl, interval) {
         (Some(_), Some(_)) => {
@@ -254,7 +254,6 @@ impl Fields {
     }
 
     fn of(map: Map<String, Value>) -> Fields {
-        let plain = |key: &str| key.to_ascii_lowercase().replace('_', "");
         let left = map
             .into_iter()
             .map(|(key, value)| (plain(&key), (key, value)))
@@ -264,7 +263,7 @@ impl Fields {
 
     fn take(&mut self, key: &str) -> Option<Value> {
         self.left
-            .remove(key)
+            .remove(&plain(key))
             .map(|(_, value)| value)
             .filter(|value| !value.is_null())
     }
@@ -327,7 +326,7 @@ impl Fields {
     }
 
     fn meta(&mut self) -> Result<Option<BTreeMap<String, String>>, Refusal> {
-        let map = match self.take("meta") {
+        let map = match self.take("Meta") {
             None => return Ok(None),
             Some(Value::Object(map)) => map,
             Some(other) => return Err(mistyped(&other, "Meta", "map[string]string")),
@@ -344,7 +343,7 @@ impl Fields {
     }
 
     fn weights(&mut self) -> Result<(u64, u64), Refusal> {
-        let map = match self.take("weights") {
+        let map = match self.take("Weights") {
             None => return Ok((1, 1)),
             Some(Value::Object(map)) => map,
             Some(other) => return Err(mistyped(&other, "Weights", "structs.Weights")),
@@ -355,7 +354,7 @@ impl Fields {
                 .number(key)
                 .map(|number| number.unwrap_or(0).try_into().unwrap_or(u64::MAX))
         };
-        let weights = (weight("passing")?, weight("warning")?);
+        let weights = (weight("Passing")?, weight("Warning")?);
         fields.finish()?;
         Ok(weights)
     }
@@ -368,6 +367,11 @@ impl Fields {
             ))),
         }
     }
+}
+
+/// A key without what Consul overlooks in it.
+fn plain(key: &str) -> String {
+    key.to_ascii_lowercase().replace('_', "")
 }
 
 fn mistyped(value: &Value, field: &str, wanted: &str) -> Refusal {
