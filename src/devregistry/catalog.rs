@@ -461,3 +461,68 @@ fn first_due(kind: &Kind) -> Option<Instant> {
         Kind::Maintenance => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep_until;
+
+    use super::*;
+
+    fn registration(deregister_after: u64) -> (Service, Vec<CheckDefinition>) {
+        let body = format!(
+            r#"{{"Name":"a","Checks":[{{"TTL":"5s","Status":"passing",
+                "DeregisterCriticalServiceAfter":"{deregister_after}s"}}]}}"#
+        );
+        super::super::decode::registration(body.as_bytes()).expect("a registration")
+    }
+
+    /// Lets time pass as the timers do; gives the seconds after which the TTL ran out and after
+    /// which the service was gone.
+    async fn life(deregister_after: u64) -> (u64, u64) {
+        let (began, mut index) = (Instant::now(), 1);
+        let mut catalog = Catalog::new(([127, 0, 0, 1], 1).into(), index);
+        let (service, checks) = registration(deregister_after);
+        catalog
+            .register(&mut index, service, checks, false)
+            .expect("room");
+        let mut expired = None;
+        while catalog.service("a").is_some() {
+            sleep_until(catalog.next_due().expect("something is due")).await;
+            let before = index;
+            catalog.expire(&mut index);
+            assert!(index > before, "it was due, and nothing happened");
+            expired = expired.or(Some(began.elapsed().as_secs()));
+        }
+        assert_eq!(catalog.touched("A"), index, "a poll on the name wakes");
+        (
+            expired.expect("a TTL that ran out"),
+            began.elapsed().as_secs(),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_critical_for_too_long_goes_at_the_next_round() {
+        for (after, gone) in [(1, 90), (60, 90), (85, 90), (86, 120), (600, 630)] {
+            assert_eq!(life(after).await, (5, gone), "{after}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_more_service_than_there_is_room_for_is_refused() {
+        let mut index = 1;
+        let mut catalog = Catalog::new(([127, 0, 0, 1], 1).into(), index);
+        let (service, _) = registration(60);
+        let mut register = |nth: usize| {
+            let service = Service {
+                id: format!("s{nth}"),
+                ..service.clone()
+            };
+            catalog.register(&mut index, service, Vec::new(), false)
+        };
+        for nth in 1..MAX_SERVICES {
+            assert_eq!(register(nth), Ok(()));
+        }
+        assert!(register(MAX_SERVICES).is_err());
+        assert_eq!(register(1), Ok(()), "what is there may be registered again");
+    }
+}

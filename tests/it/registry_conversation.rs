@@ -4,16 +4,23 @@
 //! headers we read, how the index moved, and the body without what names the node or counts.
 
 use crate::support::consul::Consul;
+use crate::support::port::free_port;
+use crate::support::process::Process;
+use crate::support::program;
+use crate::support::wait::wait_until;
 use hermes_sidecar::consul::{
-    Check, CheckKind, CheckStatus, Client, Config, Instance, Poll, Registration, TlsOptions,
+    Check, CheckKind, CheckStatus, Client, Config, ErrorKind, Instance, Poll, Registration,
+    TlsOptions,
 };
 use hermes_sidecar::devregistry;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
@@ -43,6 +50,109 @@ async fn our_client_reads_the_same_from_both() {
     assert!(maintained.unwrap().contains("passing: false"));
 }
 
+/// Mutual TLS with a name that is not the address's, and a socket: both from one agent.
+#[tokio::test]
+async fn our_client_speaks_tls_and_over_a_socket() {
+    let directory = TempDir::with_prefix("hermes-consul-tls-").unwrap();
+    let at = |file: &str| directory.path().join(file);
+    for arguments in ["ca create", "cert create -server", "cert create -client"] {
+        let mut command = Command::new(program::consul());
+        command.arg("tls").args(arguments.split(' '));
+        assert!(
+            command
+                .current_dir(&directory)
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
+    }
+    let mut command = Command::new(program::consul());
+    let socket = at("http.sock");
+    let port = free_port();
+    let config = json!({
+        "bind_addr": "127.0.0.1", "disable_update_check": true,
+        "addresses": {"http": format!("unix://{}", socket.display()), "https": "127.0.0.1"},
+        "ports": {"https": port, "server": free_port(), "serf_lan": free_port(),
+                  "serf_wan": -1, "dns": -1, "grpc": -1},
+        "ca_file": at("consul-agent-ca.pem"), "cert_file": at("dc1-server-consul-0.pem"),
+        "key_file": at("dc1-server-consul-0-key.pem"), "verify_incoming": true,
+    });
+    std::fs::write(at("agent.json"), config.to_string()).unwrap();
+    command
+        .args(["agent", "-dev", "-config-file"])
+        .arg(at("agent.json"));
+    let _agent = Process::spawn("consul", command, &at("log"));
+
+    let over_socket = client(format!("unix:{}", socket.display()));
+    wait_until(SETTLES_WITHIN, "leader over the socket", async || {
+        matches!(over_socket.leader().await, Ok(Some(_)))
+    })
+    .await;
+    let over_tls = |tls: TlsOptions| {
+        let address = format!("https://127.0.0.1:{port}");
+        let client = Client::new(
+            Config {
+                tls,
+                ..config_of(address)
+            },
+            Arc::new(|_, _, _| {}),
+        )
+        .unwrap();
+        async move {
+            client
+                .leader()
+                .await
+                .map(|leader| leader.is_some())
+                .map_err(|error| error.kind())
+        }
+    };
+    let whole = TlsOptions {
+        ca: Some(at("consul-agent-ca.pem")),
+        cert: Some(at("dc1-client-consul-0.pem")),
+        key: Some(at("dc1-client-consul-0-key.pem")),
+        server_name: Some("server.dc1.consul".to_owned()),
+        verify: true,
+    };
+    assert_eq!(over_tls(whole.clone()).await, Ok(true));
+    let refused = Err(ErrorKind::Unreachable);
+    let other_name = Some("server.dc2.consul".to_owned());
+    assert_eq!(
+        over_tls(TlsOptions {
+            server_name: other_name,
+            ..whole.clone()
+        })
+        .await,
+        refused
+    );
+    assert_eq!(
+        over_tls(TlsOptions {
+            ca: None,
+            ..whole.clone()
+        })
+        .await,
+        refused
+    );
+    assert_eq!(
+        over_tls(TlsOptions {
+            ca: None,
+            verify: false,
+            ..whole.clone()
+        })
+        .await,
+        Ok(true)
+    );
+    assert_eq!(
+        over_tls(TlsOptions {
+            cert: None,
+            key: None,
+            ..whole
+        })
+        .await,
+        refused
+    );
+}
+
 /// Runs `talk` against a registry of its own.
 async fn with_registry<T, F: Future<Output = T>>(talk: impl FnOnce(String) -> F) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -56,15 +166,18 @@ async fn with_registry<T, F: Future<Output = T>>(talk: impl FnOnce(String) -> F)
 }
 
 fn client(address: String) -> Client {
-    let config = Config {
+    Client::new(config_of(address), Arc::new(|_, _, _| {})).unwrap()
+}
+
+fn config_of(address: String) -> Config {
+    Config {
         address,
         token: None,
         token_file: None,
         tls: TlsOptions::default(),
         prefix: "hermes".to_owned(),
         watches: 4,
-    };
-    Client::new(config, Arc::new(|_, _, _| {})).unwrap()
+    }
 }
 
 /// Everything a sidecar does, by our own client.
