@@ -1,12 +1,13 @@
 //! The verbs: what we ask of the local agent and, through it, of the cluster.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::sync::Mutex;
 
 use super::answer::{Answer, Poll};
@@ -78,8 +79,11 @@ impl Client {
         let doing = format!("register {}", registration.id);
         let body = to_json(&doing, registration)?;
         let mut url = self.url(["agent", "service", "register"]);
-        // Without it, checks that a former version of us had would stay on.
-        url.set_query(Some("replace-existing-checks=true"));
+        // Takes away checks that a former version of us had; but also an operator's maintenance,
+        // so not while that is on.
+        if !self.is_in_maintenance(&registration.id).await? {
+            url.set_query(Some("replace-existing-checks=true"));
+        }
         self.write(Operation::Register, &doing, url, body).await
     }
 
@@ -261,6 +265,16 @@ impl Client {
             .await?;
         let address: String = from_json(doing, &reply.body)?;
         Ok(Some(address).filter(|address| !address.is_empty()))
+    }
+
+    async fn is_in_maintenance(&self, id: &str) -> Result<bool, Error> {
+        let doing = format!("look for maintenance of {id}");
+        let url = self.url(["agent", "checks"]);
+        let reply = self
+            .read(Operation::Service, &doing, url, Poll::CONSISTENT)
+            .await?;
+        let checks: BTreeMap<String, IgnoredAny> = from_json(&doing, &reply.body)?;
+        Ok(checks.contains_key(&format!("_service_maintenance:{id}")))
     }
 
     async fn agent(&self) -> Result<Option<RawAgent>, Error> {

@@ -393,3 +393,179 @@ impl TokenSource {
 fn token_of(text: &[u8]) -> Result<Option<HeaderValue>, Error> {
     Token(String::from_utf8_lossy(text).into_owned()).header()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::super::ErrorKind;
+    use super::*;
+
+    fn config(address: &str) -> Config {
+        Config {
+            address: address.to_owned(),
+            token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
+            prefix: "hermes".to_owned(),
+            watches: 1,
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_consul_reads_them() {
+        let cases = [
+            (
+                "http://127.0.0.1:8500",
+                Some("http://127.0.0.1:8500/"),
+                None,
+            ),
+            ("https://consul:8501/", Some("https://consul:8501/"), None),
+            ("127.0.0.1:8500", Some("http://127.0.0.1:8500/"), None),
+            ("http://[::1]:8500", Some("http://[::1]:8500/"), None),
+            (
+                "unix:/run/a.sock",
+                Some("http://localhost/"),
+                Some("/run/a.sock"),
+            ),
+            (
+                "unix:///run/a.sock",
+                Some("http://localhost/"),
+                Some("/run/a.sock"),
+            ),
+            ("unix:a.sock", None, None),
+            ("ftp://a", None, None),
+            ("http://a/path", None, None),
+            ("http://me:secret@a", None, None),
+            ("", None, None),
+        ];
+        for (text, base, socket) in cases {
+            let parsed = Address::parse(&config(text)).ok();
+            let found = parsed.as_ref().map(|address| address.base.as_str());
+            assert_eq!(found, base, "{text:?}");
+            let found = parsed.and_then(|address| address.socket);
+            assert_eq!(found, socket.map(PathBuf::from), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_name_is_for_tls_alone() {
+        let mut config = config("https://[::1]:8501");
+        config.tls.server_name = Some("server.dc1.consul".to_owned());
+        let address = Address::parse(&config).expect("an address");
+        assert_eq!(address.base.as_str(), "https://server.dc1.consul:8501/");
+        assert_eq!(address.dial.map(|dial| dial.host).as_deref(), Some("::1"));
+    }
+
+    #[test]
+    fn segments_are_encoded() {
+        let transport =
+            Transport::new(&config("http://a"), Arc::new(|_, _, _| {})).expect("a client");
+        let url = transport.url(["agent", "service", "a/b ?ü"]);
+        assert_eq!(url.path(), "/v1/agent/service/a%2Fb%20%3F%C3%BC");
+    }
+
+    #[test]
+    fn a_token_never_shows_itself() {
+        let mut config = config("http://a");
+        config.token = Some(Token::from("s3cret".to_owned()));
+        assert!(!format!("{config:?}").contains("s3cret"));
+        config.token = Some(Token::from("s3c\nret".to_owned()));
+        let error = Transport::new(&config, Arc::new(|_, _, _| {}))
+            .err()
+            .expect("refused");
+        assert!(!format!("{error:?}").contains("s3c"), "{error:?}");
+    }
+
+    /// What is said to one connection, whatever it asks, and how a call then ends.
+    async fn ends(answer: Vec<u8>, timeout: Duration) -> Result<(), (ErrorKind, Outcome)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let observed = Arc::new(Mutex::new(None));
+        let seen = observed.clone();
+        let observe: Observe = Arc::new(move |_, outcome, _| {
+            *seen.lock().expect("no panic") = Some(outcome);
+        });
+        let transport = Transport::new(&config(&address.to_string()), observe).expect("a client");
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut asked = [0; 1024];
+            let _length = stream.read(&mut asked).await.expect("a request");
+            // The client may hang up on an answer that is too long.
+            let _sent = stream.write_all(&answer).await;
+            std::future::pending::<()>().await;
+        };
+        let call = transport.call(Call {
+            operation: Operation::Status,
+            doing: "test",
+            method: Method::GET,
+            url: transport.url(["status", "leader"]),
+            body: Bytes::new(),
+            timeout,
+            may_miss: true,
+        });
+        let result = tokio::select! {
+            result = call => result,
+            () = serve => unreachable!("it serves for ever"),
+        };
+        let outcome = observed.lock().expect("no panic").expect("observed");
+        result
+            .map(|_reply| ())
+            .map_err(|error| (error.kind(), outcome))
+    }
+
+    #[tokio::test]
+    async fn every_end_has_its_kind_and_is_observed() {
+        let long = Duration::from_secs(10);
+        let answer = |head: &str, body: &str| {
+            format!(
+                "HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        let mut endless = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n".to_vec();
+        endless.resize(MAX_ANSWER_BYTES + 1024, b' ');
+        let cases = [
+            (answer("200 OK", "\"\"").into_bytes(), long, None),
+            (answer("404 Not Found", "").into_bytes(), long, None),
+            (
+                answer("404 Not Found", "ACL not found").into_bytes(),
+                long,
+                Some(ErrorKind::Denied),
+            ),
+            (
+                answer("301 Moved Permanently", "").into_bytes(),
+                long,
+                Some(ErrorKind::Refused),
+            ),
+            (
+                answer("500 Internal Server Error", "No cluster leader").into_bytes(),
+                long,
+                Some(ErrorKind::NoLeader),
+            ),
+            (
+                b"nonsense\r\n\r\n".to_vec(),
+                long,
+                Some(ErrorKind::Unreachable),
+            ),
+            (endless, long, Some(ErrorKind::BadAnswer)),
+            (
+                Vec::new(),
+                Duration::from_millis(50),
+                Some(ErrorKind::Timeout),
+            ),
+            (
+                b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab".to_vec(),
+                Duration::from_millis(50),
+                Some(ErrorKind::Timeout),
+            ),
+        ];
+        for (nth, (answer, timeout, kind)) in cases.into_iter().enumerate() {
+            let expected = kind.map_or(Ok(()), |kind| Err((kind, Outcome::Failed(kind))));
+            assert_eq!(ends(answer, timeout).await, expected, "case {nth}");
+        }
+    }
+}

@@ -23,7 +23,8 @@ use super::client::Client;
 use super::error::Error;
 use super::instance::Instance;
 use super::kv::KvEntry;
-use pace::{Bucket, backoff, random_up_to};
+use crate::backoff::Backoff;
+use pace::{Bucket, random_up_to};
 
 pub use pace::{Budget, Slot};
 
@@ -34,6 +35,7 @@ const POLL_EVERY: Duration = Duration::from_secs(10);
 const COALESCE: Duration = Duration::from_millis(100);
 /// An answer from a server that heard from no leader for longer is asked for again at the leader.
 const MAX_LAST_CONTACT: Duration = Duration::from_secs(10);
+const BACKOFF_FIRST: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -180,7 +182,7 @@ where
         options,
         fetch,
         index: None,
-        failures: 0,
+        backoff: Backoff::new(BACKOFF_FIRST, options.max_backoff),
         broken: None,
     };
     (receiver, watcher.run())
@@ -194,8 +196,7 @@ struct Watcher<T, F> {
     fetch: F,
     /// Where the next poll goes on from; `None` asks at once.
     index: Option<u64>,
-    /// Errors in a row.
-    failures: u32,
+    backoff: Backoff,
     /// The last break since the last good answer.
     broken: Option<Instant>,
 }
@@ -259,7 +260,7 @@ where
             return Next::AtOnce;
         }
         self.index = Some(index);
-        self.failures = 0;
+        self.backoff.reset();
         if answer.filtered_by_acls {
             self.broken = Some(Instant::now());
         }
@@ -290,9 +291,8 @@ where
 
     fn fail(&mut self, error: Error) -> Next {
         self.index = None;
-        self.failures = self.failures.saturating_add(1);
         self.mark_broken(Some(Arc::new(error)));
-        Next::Pause(backoff(self.failures, self.options.max_backoff))
+        Next::Pause(self.backoff.next_wait())
     }
 
     fn mark_broken(&mut self, error: Option<Arc<Error>>) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(250);
 /// The token bucket: this many at once, then one per interval.
 const BURST: u32 = 3;
 const TOKEN_EVERY: Duration = Duration::from_millis(500);
@@ -37,13 +36,7 @@ impl Budget {
     }
 }
 
-/// The pause after so many failures in a row.
-pub(super) fn backoff(failures: u32, most: Duration) -> Duration {
-    let doublings = failures.saturating_sub(1).min(16);
-    random_up_to((BACKOFF_FIRST * 2_u32.pow(doublings)).min(most))
-}
-
-/// Full jitter: any time up to the given one.
+/// Any time up to the given one, all equally likely.
 pub(super) fn random_up_to(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
 }
@@ -108,19 +101,6 @@ mod tests {
             500,
             "a long rest saves up three, not more"
         );
-    }
-
-    #[test]
-    fn a_backoff_grows_to_its_cap() {
-        let cap = Duration::from_secs(5);
-        for (failures, most) in [(1, 250), (2, 500), (5, 4000), (6, 5000), (u32::MAX, 5000)] {
-            for _ in 0..100 {
-                assert!(
-                    backoff(failures, cap) <= Duration::from_millis(most),
-                    "{failures}"
-                );
-            }
-        }
     }
 
     #[test]

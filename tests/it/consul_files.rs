@@ -1,0 +1,354 @@
+//! What `consul/` holds works: the agent starts, and each policy allows what its owner does and no more.
+
+use crate::support::client::client as http;
+use crate::support::port::free_port;
+use crate::support::program;
+use hermes_sidecar::consul::{
+    Check, CheckKind, CheckStatus, Client, Config, Error, ErrorKind, Poll, Registration,
+    TlsOptions, Token,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+/// How often a start is tried on fresh ports when others took ours.
+const STARTS: usize = 5;
+const SETTLES_WITHIN: Duration = Duration::from_secs(20);
+/// For what must not happen: a lone agent takes milliseconds.
+const STAYS_FOR: Duration = Duration::from_secs(2);
+const PACE: Duration = Duration::from_millis(20);
+
+#[tokio::test]
+async fn a_sidecar_needs_each_line_of_its_policy_and_no_other() {
+    let agent = Agent::start();
+    let rules = rules("policy-sidecar.hcl");
+    let client = agent.client(&agent.token(&rules.concat()).await);
+    sidecar_work(&client, SETTLES_WITHIN).await.unwrap();
+    assert_eq!(
+        client.node_address().await.unwrap(),
+        None,
+        "agent:read is left out"
+    );
+    assert!(client.version().await.unwrap().unwrap().starts_with("1."));
+
+    for stranger in ["payment-v1.0", "fraud-detection2-v1.0", "consul"] {
+        let kind = client
+            .register(&registration(stranger))
+            .await
+            .map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::Denied), "{stranger}");
+    }
+    for key in [
+        "hermes/contracts/payment-v1.0/1.0.0",
+        "hermes/contracts/fraud-detection2-v1.0/1.0.0",
+        "hermes/index/payment-v1.0",
+        "hermes/canary/fraud-detection-v1.0",
+        "hermes/canary/_keep",
+        "elsewhere",
+    ] {
+        assert_eq!(put(&client, key).await, Err(ErrorKind::Denied), "{key}");
+    }
+    for (dropped, without) in each_dropped(&rules) {
+        let client = agent.client(&agent.token(&without).await);
+        assert!(
+            sidecar_work(&client, STAYS_FOR).await.is_err(),
+            "nothing needs {dropped}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_collector_needs_each_line_of_its_policy_and_no_other() {
+    let agent = Agent::start();
+    let rules = rules("policy-collector.hcl");
+    let client = agent.client(&agent.token(&rules.concat()).await);
+    collector_work(&client, SETTLES_WITHIN).await.unwrap();
+    for key in [
+        "hermes/canary/x",
+        "hermes/index/x",
+        "hermes/contracts/x",
+        "elsewhere",
+    ] {
+        assert_eq!(put(&client, key).await, Err(ErrorKind::Denied), "{key}");
+    }
+    let kind = client
+        .register(&registration("fraud-detection-v1.0"))
+        .await
+        .map_err(|error| error.kind());
+    assert_eq!(kind, Err(ErrorKind::Denied));
+    for (dropped, without) in each_dropped(&rules) {
+        let client = agent.client(&agent.token(&without).await);
+        assert!(
+            collector_work(&client, STAYS_FOR).await.is_err(),
+            "nothing needs {dropped}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_token_file_is_read_again_when_it_changes() {
+    let agent = Agent::start();
+    let good = agent.token(&rules("policy-collector.hcl").concat()).await;
+    let file = agent.directory.path().join("rotated.token");
+    std::fs::write(&file, "not-a-token").unwrap();
+    let config = Config {
+        token_file: Some(file.clone()),
+        ..agent.config()
+    };
+    let client = Client::new(config, Arc::new(|_, _, _| {})).unwrap();
+    let read = async || {
+        client
+            .kv_get("hermes/x", Poll::NOW)
+            .await
+            .map(|answer| answer.value)
+            .map_err(|error| error.kind())
+    };
+    assert_eq!(read().await, Err(ErrorKind::Denied));
+    std::fs::write(&file, format!("{good}\n")).unwrap();
+    assert_eq!(read().await, Ok(None));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(read().await, Ok(None), "the last token stays in use");
+}
+
+/// What a sidecar asks of Consul from its start to its end.
+async fn sidecar_work(client: &Client, within: Duration) -> Result<(), String> {
+    let own = registration("fraud-detection-v1.0");
+    work(
+        client
+            .kv_put("hermes/contracts/fraud-detection-v1.0/1.0.0", "{}", None)
+            .await,
+    )?;
+    work(
+        client
+            .kv_put(
+                "hermes/contracts/fraud-detection-v1.0/version",
+                "1.0.0",
+                None,
+            )
+            .await,
+    )?;
+    work(client.register(&own).await)?;
+    work(
+        client
+            .update_check(&own.checks[0].id, CheckStatus::Passing, "ok")
+            .await,
+    )?;
+    work(
+        client
+            .kv_put("hermes/index/fraud-detection-v1.0", "{}", None)
+            .await,
+    )?;
+    work(client.service_by_id(&own.id, None, Duration::ZERO).await)?
+        .ok_or("our own service is hidden")?;
+    appears(client, &own.name, within).await?;
+    // Others: a service that is there on every agent, and somebody else's contract.
+    appears(client, "consul", within).await?;
+    work(
+        client
+            .kv_get("hermes/contracts/payment-v1.0/version", Poll::NOW)
+            .await,
+    )?;
+    work(client.kv_list("hermes/canary/", Poll::NOW).await)?;
+    work(client.deregister(&own.id).await)
+}
+
+async fn collector_work(client: &Client, within: Duration) -> Result<(), String> {
+    let own = registration("hermes-collector");
+    work(client.kv_put("hermes/canary/_keep", "", None).await)?;
+    work(client.kv_put("hermes/index/_keep", "", None).await)?;
+    work(client.register(&own).await)?;
+    work(
+        client
+            .update_check(&own.checks[0].id, CheckStatus::Passing, "ok")
+            .await,
+    )?;
+    appears(client, &own.name, within).await?;
+    appears(client, "consul", within).await?;
+    work(
+        client
+            .kv_get("hermes/contracts/payment-v1.0/version", Poll::NOW)
+            .await,
+    )?;
+    if work(client.kv_keys("hermes/", Poll::NOW).await)?
+        .value
+        .is_empty()
+    {
+        return Err("the keys are hidden".to_owned());
+    }
+    work(client.deregister(&own.id).await)
+}
+
+fn work<T>(result: Result<T, Error>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
+/// Missing rights on health look like no instances.
+async fn appears(client: &Client, service: &str, within: Duration) -> Result<(), String> {
+    let deadline = Instant::now() + within;
+    while !work(client.health(service, Poll::NOW).await)?
+        .value
+        .iter()
+        .any(|instance| instance.passing)
+    {
+        if Instant::now() > deadline {
+            return Err(format!("{service} does not appear"));
+        }
+        sleep(PACE).await;
+    }
+    Ok(())
+}
+
+async fn put(client: &Client, key: &str) -> Result<bool, ErrorKind> {
+    client
+        .kv_put(key, "x", None)
+        .await
+        .map_err(|error| error.kind())
+}
+
+fn registration(name: &str) -> Registration {
+    let id = format!("{name}-a");
+    Registration {
+        checks: vec![Check {
+            id: format!("{id}:ttl"),
+            name: "sidecar".to_owned(),
+            kind: CheckKind::Ttl(Duration::from_secs(15)),
+            status: CheckStatus::Critical,
+            deregister_after: Some(Duration::from_secs(600)),
+        }],
+        id,
+        name: name.to_owned(),
+        address: "127.0.0.1".to_owned(),
+        port: 7401,
+        tags: vec!["hermes".to_owned()],
+        weight: 100,
+        meta: BTreeMap::new(),
+    }
+}
+
+/// The rules of a policy file, one a piece.
+fn rules(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(program::root().join("consul").join(file)).unwrap();
+    let text: String = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let rules: Vec<String> = text
+        .split_inclusive("\n}\n")
+        .map(str::to_owned)
+        .filter(|rule| !rule.trim().is_empty())
+        .collect();
+    assert!(rules.len() >= 5, "{rules:?}");
+    rules
+}
+
+fn each_dropped(rules: &[String]) -> impl Iterator<Item = (&String, String)> {
+    rules.iter().map(|dropped| {
+        let kept = rules
+            .iter()
+            .filter(move |rule| *rule != dropped)
+            .cloned()
+            .collect();
+        (dropped, kept)
+    })
+}
+
+/// The agent of `consul/start.sh`, stopped by `consul/stop.sh`.
+struct Agent {
+    directory: TempDir,
+    address: String,
+}
+
+impl Agent {
+    fn start() -> Agent {
+        for _ in 0..STARTS {
+            let directory = TempDir::with_prefix("hermes-consul-dev-").unwrap();
+            let port = free_port().to_string();
+            let output = script("start.sh", &[directory.path().to_str().unwrap(), &port]);
+            if output.status.success() {
+                let address = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+                return Agent { directory, address };
+            }
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                log.contains("address already in use"),
+                "start.sh: {log}; `tests/run` provides Consul"
+            );
+        }
+        panic!("Consul found its ports taken {STARTS} times");
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            address: self.address.clone(),
+            token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
+            prefix: "hermes".to_owned(),
+            watches: 4,
+        }
+    }
+
+    fn client(&self, token: &str) -> Client {
+        let config = Config {
+            token: Some(Token::from(token.to_owned())),
+            ..self.config()
+        };
+        Client::new(config, Arc::new(|_, _, _| {})).unwrap()
+    }
+
+    /// Makes a policy of these rules and a token for it.
+    async fn token(&self, rules: &str) -> String {
+        let name = format!("p-{:x}", fastrand::u64(..));
+        self.manage("policy", json!({"Name": name, "Rules": rules}))
+            .await;
+        let made = self
+            .manage("token", json!({"Policies": [{"Name": name}]}))
+            .await;
+        made["SecretID"].as_str().unwrap().to_owned()
+    }
+
+    async fn manage(&self, what: &str, body: Value) -> Value {
+        let token =
+            std::fs::read_to_string(self.directory.path().join("management.token")).unwrap();
+        let url = format!("{}/v1/acl/{what}", self.address);
+        let request = http()
+            .put(url)
+            .header("x-consul-token", token.trim())
+            .body(body.to_string());
+        request
+            .send()
+            .await
+            .unwrap()
+            .error_for_status()
+            .unwrap()
+            .json()
+            .await
+            .unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let output = script("stop.sh", &[self.directory.path().to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() || std::thread::panicking(),
+            "stop.sh: {said}"
+        );
+    }
+}
+
+fn script(name: &str, arguments: &[&str]) -> Output {
+    let path: PathBuf = program::root().join("consul").join(name);
+    Command::new(path)
+        .args(arguments)
+        .env("CONSUL", program::consul())
+        .output()
+        .unwrap()
+}
