@@ -1,5 +1,53 @@
 //! Getting our contracts admitted, and keeping Consul's record of them true.
+//!
+//! A contract is born critical and passes once its application is healthy; later steps (signature,
+//! trial) stand between the two. What Consul forgets is registered again.
+//!
+//! - one worker asks the application, one per contract keeps the record
+//! - only the own id is ever touched, and not even that once another process has taken it
+//! - elsewhere: how Consul is spoken to (`consul`), who reads the standing (`proxy`, `admin`)
 
+mod health;
+mod publication;
+mod registrar;
 mod standing;
 
+pub use health::{Config as HealthConfig, Health, Prober};
+pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};
+
+use crate::contract::Compiled;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What Consul is told about this sidecar, whatever the contract.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub application: String,
+    pub instance: String,
+    pub region: String,
+    /// Without `team-`; empty for none.
+    pub team: String,
+    pub tags: Vec<String>,
+    pub weight: u32,
+    /// Empty: the address of the node.
+    pub advertise_host: String,
+    pub advertise_port: u16,
+    /// Where the inbound listener is bound.
+    pub bound: IpAddr,
+    /// The public admin listener, `host:port`; empty for none.
+    pub admin: String,
+    /// Also let Consul ask `/hermes/heartbeat`.
+    pub http_check: bool,
+    /// Random per start; tells our registration from another process's.
+    pub boot: String,
+    pub require_version: bool,
+}
+
+/// A contract of ours and where it is called.
+#[derive(Debug, Clone)]
+pub struct Ours {
+    pub contract: Arc<Compiled>,
+    /// `POST /api/v1/risk`.
+    pub route: String,
+}

@@ -14,6 +14,9 @@ use super::service::{CheckStatus, RawWeights};
 pub struct Instance {
     pub id: Arc<str>,
     pub node: String,
+    /// Where the node's own agent is reached; empty where Consul does not say.
+    #[serde(default)]
+    pub node_address: String,
     pub service: String,
     /// The service's own address, else its node's.
     pub address: Arc<str>,
@@ -162,7 +165,7 @@ impl RawEntry {
             checks,
         } = self;
         let address = if service.address.is_empty() {
-            node.address
+            node.address.clone()
         } else {
             service.address
         };
@@ -187,6 +190,7 @@ impl RawEntry {
         Some(Instance {
             id: service.id.into(),
             node: node.node,
+            node_address: node.address,
             service: service.service,
             address: address.into(),
             port,

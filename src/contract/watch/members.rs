@@ -102,6 +102,7 @@ mod tests {
         Instance {
             id: id.into(),
             node: "node".to_owned(),
+            node_address: "127.0.0.1".to_owned(),
             service: "fraud-v1.0".to_owned(),
             address: "127.0.0.1".into(),
             port: 7401,

@@ -1,0 +1,301 @@
+//! Asking the application whether it is well, and which version it runs.
+
+use crate::backoff::Backoff;
+use crate::telemetry::log::Chain;
+use reqwest::{StatusCode, Url};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// What is read of a health reply; longer ones are not looked into.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// Texts of `status` that mean "not well" although the code is 2xx.
+const ILL: [&str; 6] = [
+    "starting",
+    "draining",
+    "unhealthy",
+    "down",
+    "out_of_service",
+    "error",
+];
+
+/// Whom to ask and how often.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `http://host:port` of the application.
+    pub upstream: Url,
+    /// Nothing: `/hermes/health`, then `/hermes/heartbeat`, then a bare connection.
+    pub path: Option<String>,
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// Failures in a row before the application counts as ill.
+    pub failures: u32,
+}
+
+/// What is known of the application.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Health {
+    /// Not asked yet.
+    #[default]
+    Unknown,
+    Well(Versions),
+    Ill {
+        reason: String,
+    },
+}
+
+/// The versions a health reply carries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Versions {
+    bare: Option<String>,
+    agents: Vec<(String, String)>,
+}
+
+/// Why the application does not count as well; the text ends up in `/ready`.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("ask {path}")]
+    Ask {
+        path: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    #[error("{path} answered {status}")]
+    Status { path: String, status: u16 },
+    #[error("{path} says status {text:?}")]
+    Says { path: String, text: String },
+    #[error("set up the client")]
+    Client(#[source] reqwest::Error),
+}
+
+/// Asks again and again; a worker.
+pub struct Prober {
+    config: Config,
+    client: reqwest::Client,
+    health: watch::Sender<Health>,
+}
+
+impl Prober {
+    /// Makes the worker and the value it keeps up to date.
+    pub fn new(config: Config) -> Result<(Self, watch::Receiver<Health>), reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(config.timeout)
+            // An idle connection may be closed by the application at any time; asking is rare.
+            .pool_max_idle_per_host(0)
+            .build()?;
+        let (health, reader) = watch::channel(Health::Unknown);
+        let prober = Self {
+            config,
+            client,
+            health,
+        };
+        Ok((prober, reader))
+    }
+
+    /// Runs until nobody reads the result; asks faster while the application is still starting.
+    pub async fn run(self) {
+        let mut failures = 0;
+        let mut eager = Backoff::new(Duration::from_millis(100), self.config.interval);
+        while !self.health.is_closed() {
+            let asked = Instant::now();
+            match self.ask().await {
+                Ok(versions) => {
+                    failures = 0;
+                    self.show(Health::Well(versions));
+                }
+                Err(error) => {
+                    failures += 1;
+                    self.fail(&error, failures);
+                }
+            }
+            let well = matches!(*self.health.borrow(), Health::Well(_));
+            let wait = if well {
+                self.config.interval
+            } else {
+                eager.next_wait().max(Duration::from_millis(50))
+            };
+            tokio::time::sleep_until(asked + wait).await;
+        }
+    }
+
+    fn fail(&self, error: &Error, failures: u32) {
+        let was_well = matches!(*self.health.borrow(), Health::Well(_));
+        // A first failure of an application that never was well is believed at once.
+        if was_well && failures < self.config.failures {
+            return;
+        }
+        let reason = Chain(error).to_string();
+        if was_well {
+            tracing::warn!(reason, "the application is not well");
+        }
+        self.show(Health::Ill { reason });
+    }
+
+    fn show(&self, health: Health) {
+        self.health.send_if_modified(|present| {
+            let changed = *present != health;
+            *present = health;
+            changed
+        });
+    }
+
+    async fn ask(&self) -> Result<Versions, Error> {
+        if let Some(path) = &self.config.path {
+            let (status, body) = self.get(path).await?;
+            return judge(path, status, &body);
+        }
+        for path in ["/hermes/health", "/hermes/heartbeat"] {
+            let (status, body) = self.get(path).await?;
+            if !is_not_offered(status) {
+                return judge(path, status, &body);
+            }
+        }
+        // It accepted a connection and spoke HTTP, which is more than a bare connection shows.
+        Ok(Versions::default())
+    }
+
+    async fn get(&self, path: &str) -> Result<(StatusCode, Vec<u8>), Error> {
+        let failed = |source| Error::Ask {
+            path: path.to_owned(),
+            source,
+        };
+        let mut url = self.config.upstream.clone();
+        url.set_path(path);
+        let mut response = self.client.get(url).send().await.map_err(failed)?;
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(failed)? {
+            body.extend_from_slice(&piece);
+            if body.len() > MOST_BYTES {
+                body.clear();
+                break;
+            }
+        }
+        Ok((response.status(), body))
+    }
+}
+
+/// A service that does not know the path, or takes no GET at all, has no health page.
+fn is_not_offered(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 404 | 405 | 501)
+}
+
+fn judge(path: &str, status: StatusCode, body: &[u8]) -> Result<Versions, Error> {
+    let path = || path.to_owned();
+    if !status.is_success() {
+        let status = status.as_u16();
+        return Err(Error::Status {
+            path: path(),
+            status,
+        });
+    }
+    let Ok(Value::Object(reply)) = serde_json::from_slice::<Value>(body) else {
+        return Ok(Versions::default());
+    };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    if let Some(said) = reply.get("status").and_then(Value::as_str)
+        && ILL.contains(&said)
+    {
+        let text = said.to_owned();
+        return Err(Error::Says { path: path(), text });
+    }
+    let agents = reply.get("agents").and_then(Value::as_array);
+    Ok(Versions {
+        bare: reply.get("version").and_then(text),
+        agents: agents
+            .into_iter()
+            .flatten()
+            .filter_map(|agent| Some((text(agent.get("id")?)?, text(agent.get("version")?)?)))
+            .collect(),
+    })
+}
+
+impl Versions {
+    /// Says what the reply claims to run, if it disagrees with `version` of `id`.
+    ///
+    /// A bare version speaks for the only contract; of several it must be one of theirs.
+    pub fn conflict(
+        &self,
+        id: &str,
+        version: &semver::Version,
+        all: &[semver::Version],
+    ) -> Option<String> {
+        let named = self.agents.iter().find(|(agent, _)| agent == id);
+        match (named, &self.bare) {
+            (Some((_, said)), _) => (!agrees(said, version)).then(|| said.clone()),
+            (None, Some(said)) => {
+                let fits = all.iter().any(|version| agrees(said, version));
+                (!fits).then(|| said.clone())
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Says whether the reply names any version for `id`.
+    pub fn speaks_of(&self, id: &str) -> bool {
+        self.bare.is_some() || self.agents.iter().any(|(agent, _)| agent == id)
+    }
+}
+
+/// Compares as versions do, missing parts being 0: `1.0` is `1.0.0`.
+fn agrees(said: &str, version: &semver::Version) -> bool {
+    let said = said.trim().trim_start_matches('v');
+    let mut parts = [0u64; 3];
+    for (at, part) in said.split('.').enumerate() {
+        match (parts.get_mut(at), part.parse()) {
+            (Some(slot), Ok(number)) => *slot = number,
+            _ => return false,
+        }
+    }
+    parts == [version.major, version.minor, version.patch]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(reply: &str) -> Result<Versions, String> {
+        judge("/h", StatusCode::OK, reply.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn replies_and_what_they_mean() {
+        for (reply, well) in [
+            ("", true),
+            ("ok", true),
+            ("[]", true),
+            (r#"{"status":"ready"}"#, true),
+            (r#"{"status":"UP"}"#, true),
+            (r#"{"status":7}"#, true),
+            (r#"{"status":"starting"}"#, false),
+            (r#"{"status":"down"}"#, false),
+            (r#"{"status":"error","version":"1.0.0"}"#, false),
+        ] {
+            assert_eq!(versions(reply).is_ok(), well, "{reply}");
+        }
+        assert!(judge("/h", StatusCode::FOUND, b"").is_err());
+    }
+
+    #[test]
+    fn versions_are_compared_per_contract() {
+        let v = |text: &str| semver::Version::parse(text).unwrap();
+        let all = [v("1.0.0"), v("2.1.0")];
+        let conflict = |reply: &str, id, version: &str| {
+            versions(reply).unwrap().conflict(id, &v(version), &all)
+        };
+        assert_eq!(conflict("{}", "a-v1.0", "1.0.0"), None);
+        assert_eq!(conflict(r#"{"version":"1.0"}"#, "a-v1.0", "1.0.0"), None);
+        assert_eq!(conflict(r#"{"version":"2.1"}"#, "a-v1.0", "1.0.0"), None);
+        let old = conflict(r#"{"version":"0.9"}"#, "a-v1.0", "1.0.0");
+        assert_eq!(old.as_deref(), Some("0.9"));
+        let agents = r#"{"version":"9","agents":[{"id":"a-v1.0","version":"1.0.1"}]}"#;
+        assert_eq!(
+            conflict(agents, "a-v1.0", "1.0.0").as_deref(),
+            Some("1.0.1")
+        );
+        assert_eq!(conflict(agents, "b-v2.1", "2.1.0").as_deref(), Some("9"));
+    }
+}
