@@ -20,6 +20,7 @@ mod problem;
 mod read;
 mod reference;
 mod schema;
+mod section;
 mod tree;
 mod violation;
 pub mod watch;
@@ -33,7 +34,7 @@ use serde_json::{Map, Value};
 pub use cache::{Cache, Compiled};
 pub use id::{BadId, ContractId, Profile, UnknownProfile};
 pub use problem::{Problem, Problems};
-pub use schema::Validator;
+pub use schema::{FORMATS, Validator};
 pub use violation::{Violation, Violations};
 
 use crate::identity::Digest;
@@ -97,6 +98,19 @@ impl Contract {
     pub fn from_slice(body: &[u8]) -> Result<Self, Problems> {
         let document = read::document(body)?;
         read::contract(&document, body)
+    }
+
+    /// Reads an application's handshake reply. A truncated hash as `signature` proves nothing
+    /// and is left out, also of the body; the flag tells that there was one.
+    pub fn from_handshake(reply: &[u8]) -> Result<(Self, bool), Problems> {
+        let mut document = read::document(reply)?;
+        let has_hash = document.get("signature").is_some_and(Value::is_string);
+        if !has_hash {
+            return Ok((read::contract(&document, reply)?, false));
+        }
+        document.remove("signature");
+        let body = Value::Object(document.clone()).to_string();
+        Ok((read::contract(&document, body.as_bytes())?, true))
     }
 
     /// SHA-256 of the canonical form.

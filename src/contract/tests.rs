@@ -80,6 +80,23 @@ fn the_digest_covers_the_canonical_form_without_signatures() {
 }
 
 #[test]
+fn a_hash_in_a_handshake_is_left_out() {
+    let mut reply: Value = serde_json::from_str(FRAUD).unwrap();
+    reply["signature"] = json!("0123456789abcdef");
+    let reply = reply.to_string();
+    assert!(Contract::from_slice(reply.as_bytes()).is_err());
+    let (contract, had_hash) = Contract::from_handshake(reply.as_bytes()).unwrap();
+    assert!(had_hash);
+    assert_eq!(contract.digest(), fraud().digest());
+    let again = Contract::from_slice(contract.body()).unwrap();
+    assert_eq!(again.digest(), fraud().digest());
+
+    let (contract, had_hash) = Contract::from_handshake(FRAUD.as_bytes()).unwrap();
+    assert!(!had_hash);
+    assert_eq!(contract.body(), FRAUD);
+}
+
+#[test]
 fn every_fault_is_told_at_once() {
     let body = json!({
         "id": "Fraud",
