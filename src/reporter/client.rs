@@ -12,6 +12,7 @@ use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Smaller bodies are sent as they are.
 const GZIP_FROM: usize = 1 << 10;
@@ -61,6 +62,8 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
+            // Shorter than the collector's own, so that it never closes under a request.
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .build()?;
         Ok(Self { http, token_file })
     }

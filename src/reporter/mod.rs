@@ -142,7 +142,7 @@ impl Shipper {
     /// Sends one batch and settles each of its rows.
     async fn round(&mut self, lingers: bool) -> Result<(), Setback> {
         let rows = self.gather(lingers).await?;
-        let mut parts: Vec<Range<usize>> = vec![0..rows.len()];
+        let mut parts: Vec<Range<usize>> = std::iter::once(0..rows.len()).collect();
         while let Some(part) = parts.pop() {
             if part.is_empty() {
                 continue;
