@@ -20,6 +20,7 @@ pub use table::{Claimed, DeadLetter, Row};
 use crate::store::{self, OpenError, Opened, Store, StoreError, Urgency};
 use crate::task::{Report, Timestamp};
 use crate::telemetry::metrics::{Sidecar, SpoolLoss};
+use rusqlite::Connection;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,23 +188,28 @@ impl Spool {
 
     /// Lets go of rows that the collector has; one that changed since its claim stays.
     pub async fn acknowledge(&self, rows: Vec<Claimed>) -> Result<(), StoreError> {
-        let gone = self
-            .store
-            .append(move |connection| table::delete(connection, &rows));
-        self.tally.left(gone.await?);
+        self.change(
+            move |connection| table::delete(connection, &rows),
+            |tally, gone| tally.left(*gone),
+        )
+        .await?;
         Ok(())
     }
 
     /// Moves rows that were refused for good to the dead letters.
     pub async fn park(&self, rows: Vec<(Claimed, String)>) -> Result<(), StoreError> {
         let most = self.dead_letters();
-        let moved = self.store.append(move |connection| {
-            let gone = table::park(connection, &rows, Timestamp::now())?;
-            Ok((gone, table::prune(connection, most)?))
-        });
-        let (gone, pruned) = moved.await?;
-        self.tally.metrics().dead_letter_rejected(gone.total());
-        self.tally.parked(gone, pruned);
+        self.change(
+            move |connection| {
+                let gone = table::park(connection, &rows, Timestamp::now())?;
+                Ok((gone, table::prune(connection, most)?))
+            },
+            |tally, (gone, pruned)| {
+                tally.metrics().dead_letter_rejected(gone.total());
+                tally.parked(*gone, *pruned);
+            },
+        )
+        .await?;
         Ok(())
     }
 
@@ -212,17 +218,20 @@ impl Spool {
         let most = self.dead_letters();
         let mut expired = 0;
         loop {
-            let moved = self.store.append(move |connection| {
-                let now = Timestamp::now();
-                let gone = table::expire(connection, cutoff, now, EXPIRED_AT_ONCE)?;
-                Ok((gone, table::prune(connection, most)?))
-            });
-            let (gone, pruned) = moved.await?;
-            let count = gone.total();
-            self.tally.metrics().dead_letter_expired(count);
-            self.tally.parked(gone, pruned);
-            expired += count;
-            if count < EXPIRED_AT_ONCE as u64 {
+            let moved = self.change(
+                move |connection| {
+                    let now = Timestamp::now();
+                    let gone = table::expire(connection, cutoff, now, EXPIRED_AT_ONCE)?;
+                    Ok((gone, table::prune(connection, most)?))
+                },
+                |tally, (gone, pruned)| {
+                    tally.metrics().dead_letter_expired(gone.total());
+                    tally.parked(*gone, *pruned);
+                },
+            );
+            let (gone, _) = moved.await?;
+            expired += gone.total();
+            if gone.total() < EXPIRED_AT_ONCE as u64 {
                 return Ok(expired);
             }
         }
@@ -279,6 +288,27 @@ impl Spool {
             move |outcome| settled(tally.settle(outcome)),
         );
         queued.map_err(|error| self.tally.failed(&error))
+    }
+
+    /// Runs `job`; `count` hears of its commit even when the future was dropped before.
+    fn change<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        count: impl FnOnce(&Tally, &T) + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send {
+        let (reply, answer) = oneshot::channel();
+        let tally = self.tally.clone();
+        let queued = self.store.submit(Urgency::Now, job, move |outcome| {
+            if let Ok(value) = &outcome {
+                count(&tally, value);
+            }
+            // The asker may have gone.
+            reply.send(outcome).ok();
+        });
+        async move {
+            queued?;
+            answer.await.unwrap_or(Err(StoreError::Closed))
+        }
     }
 
     fn is_full(&self) -> bool {

@@ -78,7 +78,7 @@ pub(super) struct Counts {
 }
 
 /// The proof that a row is still as it was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Claimed {
     row: i64,
     revision: i64,
