@@ -1,1 +1,53 @@
-//! Not built yet.
+//! The admin listener: metrics, readiness, what is going on, and a few commands.
+//!
+//! Loopback only, closed to pages of other sites; what changes something also wants a header that
+//! no page can send unasked. A second, public listener shows metrics and readiness alone.
+//! Elsewhere: what the answers consist of, which the entrance hands in.
+
+mod api;
+
+pub use api::{public, router};
+
+use crate::contract::watch::Directory;
+use crate::spool::Spool;
+use crate::telemetry::metrics::Sidecar;
+use serde::Serialize;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// One condition of readiness and why it does not hold.
+#[derive(Debug, Clone, Serialize)]
+pub struct Check {
+    pub check: &'static str,
+    pub ok: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// What the process may be told to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Leave Consul and take no new inbound calls; the process stays.
+    Drain,
+    /// Stop as at SIGTERM.
+    Quit,
+}
+
+/// Answers one question from the present state.
+pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
+
+/// What the listener shows and whom it tells.
+pub struct House {
+    pub own_address: SocketAddr,
+    pub metrics: Arc<Sidecar>,
+    pub spool: Spool,
+    pub directory: Arc<Directory>,
+    pub ready: Ask<Vec<Check>>,
+    pub outbound_ready: Ask<Check>,
+    pub contracts: Ask<Value>,
+    pub active: Ask<Value>,
+    pub config: Value,
+    pub commands: mpsc::Sender<Command>,
+}

@@ -7,11 +7,13 @@
 //! - only the own id is ever touched, and not even that once another process has taken it
 //! - elsewhere: how Consul is spoken to (`consul`), who reads the standing (`proxy`, `admin`)
 
+mod beacon;
 mod health;
 mod publication;
 mod registrar;
 mod standing;
 
+pub use beacon::{Beacon, shine};
 pub use health::{Config as HealthConfig, Health, Prober};
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};

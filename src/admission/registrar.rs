@@ -7,7 +7,7 @@
 
 use super::health::{Health, Versions};
 use super::publication;
-use super::standing::Standing;
+use super::standing::{BEAT, DEREGISTER_AFTER, Standing, TTL};
 use super::{Config, Ours};
 use crate::backoff::Backoff;
 use crate::consul::{Check, CheckKind, CheckStatus, Client, Poll, Registered, Registration};
@@ -21,10 +21,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-const TTL: Duration = Duration::from_secs(15);
-/// A third of the TTL: two beats may be lost or late before the check turns.
-const BEAT: Duration = Duration::from_secs(5);
-const DEREGISTER_AFTER: Duration = Duration::from_secs(600);
 /// How often our entry is looked for in the catalogue, where others see it.
 const CATALOGUE: Duration = Duration::from_secs(60);
 const HASH_WAIT: Duration = Duration::from_secs(55);

@@ -1,7 +1,15 @@
 //! Where one contract of ours stands on its way to being called.
 
 use crate::telemetry::metrics::Admission;
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// How long a check stays as it was without a beat.
+pub(super) const TTL: Duration = Duration::from_secs(15);
+/// A third of the TTL: two beats may be lost or late before the check turns.
+pub(super) const BEAT: Duration = Duration::from_secs(5);
+/// When Consul drops a service whose check stays critical.
+pub(super) const DEREGISTER_AFTER: Duration = Duration::from_secs(600);
 
 /// A state and, while it is not a good one, the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]

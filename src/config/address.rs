@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use toml::Value as Toml;
 
+use crate::identity::{Network, Trust};
+
 const UNIX_LATER: &str = "unix sockets are not built into this version; give IP:PORT";
 
 /// Where our application listens.
@@ -102,91 +104,27 @@ impl CollectorTarget {
     }
 }
 
-/// Whose `Hermes-*` headers are believed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TrustContext {
-    Any,
-    Networks(Vec<Network>),
-}
-
-impl TrustContext {
-    pub(super) fn parse(value: &Toml) -> Result<Self, String> {
-        match value {
-            Toml::String(word) if word == "any" => Ok(Self::Any),
-            Toml::String(word) if word == "mtls" => {
-                Err("mutual TLS is not built into this version".to_owned())
-            }
-            Toml::Array(items) => items
-                .iter()
-                .map(|item| {
-                    item.as_str()
-                        .ok_or("must be a list of texts")
-                        .map(Network::parse)?
-                })
-                .collect::<Result<_, String>>()
-                .map(Self::Networks),
-            other => Err(super::kind::wanted(
-                "\"any\", \"mtls\" or a list of networks such as [\"10.0.0.0/8\"]",
-                other,
-            )),
+/// Reads whose `Hermes-*` headers are believed.
+pub(super) fn trust(value: &Toml) -> Result<Trust, String> {
+    let network = |item: &Toml| {
+        let text = item.as_str().ok_or("must be a list of texts")?;
+        text.parse::<Network>()
+            .map_err(|error| format!("knows no network `{text}`: {error}"))
+    };
+    match value {
+        Toml::String(word) if word == "any" => Ok(Trust::Any),
+        Toml::String(word) if word == "mtls" => {
+            Err("mutual TLS is not built into this version".to_owned())
         }
-    }
-
-    /// Says whether the headers of a peer at `address` are believed.
-    pub fn covers(&self, address: IpAddr) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Networks(networks) => networks.iter().any(|network| network.contains(address)),
-        }
-    }
-}
-
-/// An IP network: an address and the number of its leading bits that count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    bits: u8,
-}
-
-impl Network {
-    fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("knows no network `{text}`; write 10.0.0.0/8 or 192.0.2.7");
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().ok().ok_or_else(wrong)?;
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            Some(bits) => bits
-                .parse()
-                .ok()
-                .filter(|bits| *bits <= longest)
-                .ok_or_else(wrong)?,
-            None => longest,
-        };
-        Ok(Self { address, bits })
-    }
-
-    /// Says whether `address` lies within; an IPv4 address in IPv6 form counts as IPv4.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                let differing = u32::from(ours) ^ u32::from(theirs);
-                differing
-                    .checked_shr(32 - u32::from(self.bits))
-                    .unwrap_or(0)
-                    == 0
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                let differing = u128::from(ours) ^ u128::from(theirs);
-                differing
-                    .checked_shr(128 - u32::from(self.bits))
-                    .unwrap_or(0)
-                    == 0
-            }
-            _ => false,
-        }
+        Toml::Array(items) => items
+            .iter()
+            .map(network)
+            .collect::<Result<_, _>>()
+            .map(Trust::Networks),
+        other => Err(super::kind::wanted(
+            "\"any\", \"mtls\" or a list of networks such as [\"10.0.0.0/8\"]",
+            other,
+        )),
     }
 }
 

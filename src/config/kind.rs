@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use toml::Value as Toml;
 
-use super::address::{self, Advertise, CollectorTarget, TrustContext, Upstream};
+use super::address::{self, Advertise, CollectorTarget, Upstream};
+use crate::identity::Trust;
 
 /// What a key accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,7 +70,7 @@ pub enum Value {
     Advertise(Advertise),
     Upstream(Option<Upstream>),
     CollectorTarget(Option<CollectorTarget>),
-    TrustContext(TrustContext),
+    TrustContext(Trust),
     Table(toml::Table),
 }
 
@@ -86,7 +87,7 @@ impl Kind {
             Kind::Choices(_) | Kind::Texts | Kind::UrlPrefixes => {
                 self.parse_list(value).map(Value::Texts)
             }
-            Kind::TrustContext => TrustContext::parse(value).map(Value::TrustContext),
+            Kind::TrustContext => address::trust(value).map(Value::TrustContext),
             Kind::Table => value
                 .as_table()
                 .cloned()

@@ -24,7 +24,7 @@ mod suggest;
 #[cfg(test)]
 mod tests;
 
-pub use address::{Advertise, CollectorTarget, Network, TrustContext, Upstream};
+pub use address::{Advertise, CollectorTarget, Upstream};
 pub use addresses::Addresses;
 pub use env::{Source, is_writable, refuses_colour};
 pub use origin::{Effective, Entry, Origin};

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use toml::Value as Toml;
 
-use super::address::{Advertise, CollectorTarget, TrustContext, Upstream};
+use super::address::{Advertise, CollectorTarget, Upstream};
 use super::keys::{self, Key, Rule};
 use super::kind::Value;
 use super::origin::{Effective, Origin};
 use super::problem::Problems;
+use crate::identity::Trust;
 
 pub(super) struct Reader {
     pub effective: Effective,
@@ -187,8 +188,8 @@ impl Reader {
         })
     }
 
-    pub fn trust_context(&mut self, path: &str) -> TrustContext {
-        self.take(path, TrustContext::Any, |value| match value {
+    pub fn trust_context(&mut self, path: &str) -> Trust {
+        self.take(path, Trust::Any, |value| match value {
             Value::TrustContext(trust) => Some(trust),
             _ => None,
         })

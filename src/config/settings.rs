@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::identity::Secret;
 
-use super::address::{Advertise, CollectorTarget, TrustContext, Upstream};
+use super::address::{Advertise, CollectorTarget, Upstream};
 use super::origin::Effective;
+use crate::identity::Trust;
 
 /// Everything a sidecar or collector was told.
 #[derive(Debug, Clone)]
@@ -103,7 +104,7 @@ pub struct Inbound {
     pub listen: SocketAddr,
     pub advertise: Advertise,
     pub passthrough: Vec<String>,
-    pub trust_context: TrustContext,
+    pub trust_context: Trust,
 }
 
 #[derive(Debug, Clone)]

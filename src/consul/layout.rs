@@ -43,6 +43,12 @@ impl Layout {
         format!("{}/contracts/{id}/version", self.prefix)
     }
 
+    /// Names the empty keys that keep a watched prefix from being empty.
+    pub fn keep(&self) -> Vec<String> {
+        let below = |part| format!("{}/{part}/_keep", self.prefix);
+        vec![below("canary"), below("index")]
+    }
+
     /// Names the key of the index entry that moves with the version.
     pub fn index(&self, id: &str) -> String {
         format!("{}/index/{id}", self.prefix)

@@ -5,6 +5,8 @@
 mod digest;
 pub mod local;
 mod secret;
+mod trust;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
 pub use secret::Secret;
+pub use trust::{Network, NotANetwork, Trust};

@@ -14,13 +14,11 @@ pub mod listen;
 pub mod outbound;
 mod respond;
 mod target;
-mod trust;
 mod upstream;
 mod upstreams;
 
 pub use active::Active;
 pub use attempt::Recorder;
 pub use check::Mode;
-pub use trust::{Network, NotANetwork, Trust};
 pub use upstream::Upstream;
 pub use upstreams::Upstreams;

@@ -437,8 +437,12 @@ impl Sidecar {
         );
     }
 
-    pub fn ready(&self, check: Ready, holds: bool) {
-        self.ready[check as usize].set(i64::from(holds));
+    /// Shows whether a condition of readiness holds, by its label.
+    pub fn ready_named(&self, check: &str, holds: bool) {
+        let found = Ready::ALL.into_iter().find(|(_, name)| *name == check);
+        if let Some((check, _)) = found {
+            self.ready[check as usize].set(i64::from(holds));
+        }
     }
 
     /// Records our own share of a call.

@@ -1,10 +1,10 @@
-//! Whose context headers are believed.
+//! Networks, and whose context headers are believed.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
 /// Peers whose `Hermes-*` fields are taken over; from others they are removed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Trust {
     #[default]
     Any,
@@ -21,7 +21,7 @@ pub struct Network {
 
 /// A text that is no network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a network is an address and a prefix length, such as 10.0.0.0/8")]
+#[error("a network is written 10.0.0.0/8 or 192.0.2.7")]
 pub struct NotANetwork;
 
 impl Trust {
@@ -53,11 +53,18 @@ impl FromStr for Network {
     type Err = NotANetwork;
 
     fn from_str(text: &str) -> Result<Self, NotANetwork> {
-        let (address, length) = text.split_once('/').ok_or(NotANetwork)?;
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
         let address: IpAddr = address.parse().or(Err(NotANetwork))?;
-        let length: u32 = length.parse().or(Err(NotANetwork))?;
         let (bits, is_v4) = bits(address);
-        if length > if is_v4 { 32 } else { 128 } {
+        let longest = if is_v4 { 32 } else { 128 };
+        // A bare address is the network of itself alone.
+        let length = length
+            .map_or(Ok(longest), str::parse)
+            .or(Err(NotANetwork))?;
+        if length > longest {
             return Err(NotANetwork);
         }
         let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
@@ -84,6 +91,8 @@ mod tests {
             ("2001:db8::/32", "2001:db8::1", true),
             ("::/0", "2001:db8::1", true),
             ("127.0.0.1/32", "127.0.0.2", false),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.8", false),
         ] {
             let trust = Trust::Networks(vec![network.parse().unwrap()]);
             assert_eq!(
@@ -96,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_no_network_is_refused() {
-        for text in ["", "10.0.0.0", "10.0.0.0/33", "x/8", "::/129"] {
+        for text in ["", "10.0.0.0/", "10.0.0.0/33", "x/8", "::/129", "host"] {
             assert_eq!(text.parse::<Network>(), Err(NotANetwork), "{text}");
         }
     }

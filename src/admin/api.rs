@@ -1,0 +1,221 @@
+//! Routes of the admin listeners.
+
+use super::{Check, Command, House};
+use crate::identity::local;
+use crate::telemetry::log;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, Method, StatusCode, header::CONTENT_TYPE};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The header that a command must carry: pages of other sites cannot set it unasked.
+const COMMAND: HeaderName = HeaderName::from_static("hermes-admin");
+/// The longest log filter taken.
+const LONGEST_FILTER: usize = 4096;
+
+/// Everything, for the loopback listener.
+pub fn router(house: Arc<House>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/live", get(live))
+        .route("/ready", get(ready))
+        .route("/ready/outbound", get(outbound_ready))
+        .route("/config", get(config))
+        .route("/contracts", get(contracts))
+        .route("/instances", get(instances))
+        .route("/tasks/active", get(active))
+        .route("/spool", get(spool))
+        .route("/log-level", get(log_level).put(set_log_level))
+        .route("/drain", post(drain))
+        .route("/quit", post(quit))
+        .fallback(nothing_here)
+        .layer(middleware::from_fn_with_state(house.clone(), guard))
+        .with_state(house)
+}
+
+/// What may be seen from elsewhere.
+pub fn public(house: Arc<House>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/live", get(live))
+        .route("/ready", get(ready))
+        .with_state(house)
+}
+
+/// Keeps other sites' pages out, and commands without their header.
+async fn guard(State(house): State<Arc<House>>, request: Request, next: Next) -> Response {
+    let checked = local::check(request.headers(), request.uri(), house.own_address);
+    if let Err(refused) = checked {
+        return problem(StatusCode::FORBIDDEN, "host-refused", &refused.to_string());
+    }
+    let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let asked = request.headers().get(COMMAND);
+    if changes && asked.is_none_or(|value| value != "1") {
+        let detail = "a command needs the header Hermes-Admin: 1";
+        return problem(StatusCode::FORBIDDEN, "forbidden", detail);
+    }
+    next.run(request).await
+}
+
+fn problem(status: StatusCode, kind: &str, detail: &str) -> Response {
+    let body = json!({
+        "type": format!("urn:hermes:problem:{kind}"),
+        "title": status.canonical_reason().unwrap_or("Error"),
+        "status": status.as_u16(),
+        "detail": detail,
+        "error": detail,
+    });
+    let json = [(CONTENT_TYPE, "application/problem+json")];
+    (status, json, body.to_string()).into_response()
+}
+
+async fn nothing_here() -> Response {
+    let detail = "here are /metrics /live /ready /ready/outbound /config /contracts /instances \
+                  /tasks/active /spool /log-level, and POST /drain /quit";
+    problem(StatusCode::NOT_FOUND, "not-found", detail)
+}
+
+async fn metrics(State(house): State<Arc<House>>) -> Response {
+    for check in (house.ready)() {
+        house.metrics.ready_named(check.check, check.ok);
+    }
+    if let Ok(stats) = house.spool.stats().await {
+        let metrics = &house.metrics;
+        metrics.spool(
+            stats.waiting,
+            stats.open,
+            stats.dead,
+            stats.oldest,
+            stats.bytes,
+        );
+    }
+    let text = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (text, house.metrics.render()).into_response()
+}
+
+async fn live() -> Response {
+    Json(json!({"live": true})).into_response()
+}
+
+async fn ready(State(house): State<Arc<House>>) -> Response {
+    let checks = (house.ready)();
+    let ok = checks.iter().all(|check| check.ok);
+    (code(ok), Json(checks)).into_response()
+}
+
+async fn outbound_ready(State(house): State<Arc<House>>) -> Response {
+    let check: Check = (house.outbound_ready)();
+    (code(check.ok), Json(vec![check])).into_response()
+}
+
+fn code(ok: bool) -> StatusCode {
+    if ok {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
+}
+
+async fn config(State(house): State<Arc<House>>) -> Json<Value> {
+    Json(house.config.clone())
+}
+
+async fn contracts(State(house): State<Arc<House>>) -> Json<Value> {
+    Json((house.contracts)())
+}
+
+async fn instances(State(house): State<Arc<House>>) -> Json<Value> {
+    let agents = house.directory.agents();
+    let mut shown: Vec<Value> = agents
+        .iter()
+        .map(|agent| {
+            let view = agent.view();
+            let offers = view.offers.iter().map(|offer| {
+                json!({
+                    "id": &*offer.instance.id,
+                    "address": offer.instance.authority(),
+                    "weight": offer.instance.weight,
+                    "region": offer.instance.region(),
+                    "tags": offer.instance.tags,
+                    "version": offer.contract.contract.version.to_string(),
+                    "digest": offer.contract.digest.to_string(),
+                })
+            });
+            json!({
+                "agent": agent.id.as_str(),
+                "stale": view.stale,
+                "untrusted": view.untrusted,
+                "instances": offers.collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    shown.sort_by_key(|agent| agent["agent"].to_string());
+    Json(Value::Array(shown))
+}
+
+async fn active(State(house): State<Arc<House>>) -> Json<Value> {
+    Json((house.active)())
+}
+
+async fn spool(State(house): State<Arc<House>>) -> Response {
+    match house.spool.stats().await {
+        Ok(stats) => Json(json!({
+            "waiting": stats.waiting,
+            "open": stats.open,
+            "dead": stats.dead,
+            "oldest": stats.oldest,
+            "bytes": stats.bytes,
+            "healthy": house.spool.is_healthy(),
+        }))
+        .into_response(),
+        Err(error) => {
+            let detail = error.to_string();
+            problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "spool-unavailable",
+                &detail,
+            )
+        }
+    }
+}
+
+async fn log_level() -> Response {
+    match log::filter() {
+        Ok(filter) => filter.into_response(),
+        Err(error) => problem(StatusCode::NOT_FOUND, "not-found", &error.to_string()),
+    }
+}
+
+async fn set_log_level(body: String) -> Response {
+    let filter = body.trim();
+    if filter.is_empty() || filter.len() > LONGEST_FILTER {
+        let detail = "the body is the filter, for example info,hermes::call=off";
+        return problem(StatusCode::BAD_REQUEST, "bad-request", detail);
+    }
+    match log::set_filter(filter) {
+        Ok(()) => {
+            tracing::info!(filter, "log filter replaced");
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(error) => problem(StatusCode::BAD_REQUEST, "bad-request", &error.to_string()),
+    }
+}
+
+async fn drain(State(house): State<Arc<House>>) -> Response {
+    tell(&house, Command::Drain).await
+}
+
+async fn quit(State(house): State<Arc<House>>) -> Response {
+    tell(&house, Command::Quit).await
+}
+
+async fn tell(house: &House, command: Command) -> Response {
+    match house.commands.send(command).await {
+        Ok(()) => StatusCode::ACCEPTED.into_response(),
+        Err(_the_process_is_ending) => StatusCode::ACCEPTED.into_response(),
+    }
+}
