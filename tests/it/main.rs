@@ -7,6 +7,7 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod dashboards;
 mod floors;
 mod support;
 mod world;
