@@ -9,5 +9,6 @@
 
 mod dashboards;
 mod floors;
+mod repository;
 mod support;
 mod world;
