@@ -72,6 +72,20 @@ async fn a_process_tells_its_log_and_how_it_ended() {
 }
 
 #[tokio::test]
+async fn a_server_whose_port_was_taken_is_told_from_one_that_fails() {
+    let directory = TempDir::new().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo 'bind: address already in use'; exit 1"]);
+    let mut late = Process::spawn("late", command, &directory.path().join("log"));
+    assert!(!late.serves(WITHIN, async || false).await);
+
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec sleep 1000"]);
+    let mut server = Process::spawn("server", command, &directory.path().join("log"));
+    assert!(server.serves(WITHIN, async || true).await);
+}
+
+#[tokio::test]
 async fn an_application_follows_its_script_and_remembers() {
     let application = Application::start().await;
     application.answer("/api/v1/risk", Answer::json(&contract::fraud_output()));

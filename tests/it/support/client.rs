@@ -19,6 +19,15 @@ pub fn client() -> reqwest::Client {
         .unwrap()
 }
 
+/// Says whether a GET of `url` is answered with a success.
+pub async fn succeeds(client: &reqwest::Client, url: &str) -> bool {
+    client
+        .get(url)
+        .send()
+        .await
+        .is_ok_and(|reply| reply.status().is_success())
+}
+
 /// Sends `bytes` as they are and returns all that comes back until the other side closes
 /// or has been silent for `quiet`.
 pub async fn exchange(address: SocketAddr, bytes: &[u8], quiet: Duration) -> Vec<u8> {

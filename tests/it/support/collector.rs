@@ -1,11 +1,11 @@
 //! A collector process of one's own.
 
-use super::client::client;
+use super::client::{client, succeeds};
 use super::port::free_port;
-use super::process::Process;
+use super::process::{Process, STARTS};
 use super::program;
 use super::sidecar::put;
-use super::wait::{wait_for, wait_until};
+use super::wait::wait_for;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
@@ -16,10 +16,6 @@ use toml::{Table, Value as Setting};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const END_WITHIN: Duration = Duration::from_secs(40);
-/// How often a start is tried on a fresh port when others took ours.
-const STARTS: usize = 5;
-/// The exit code for a usage or configuration fault, a taken port among them.
-const EXIT_CONFIG: i32 = 2;
 
 /// A running collector with its store in a directory of its own.
 pub struct Collector {
@@ -124,20 +120,11 @@ impl Collector {
 
     /// Waits for readiness; says no when the port was taken.
     async fn serves(&mut self) -> bool {
-        let url = format!("{}/ready", self.url());
-        let (process, client) = (&mut self.process, &self.client);
-        let mut exit = None;
-        wait_until(READY_WITHIN, "ready collector", async || {
-            exit = process.exit();
-            let reply = client.get(&url).send().await;
-            exit.is_some() || reply.is_ok_and(|reply| reply.status().is_success())
-        })
-        .await;
-        let Some(exit) = exit else { return true };
-        let log = self.process.log();
-        let taken = exit.code() == Some(EXIT_CONFIG) && log.contains("in use");
-        assert!(taken, "collector ended while starting ({exit}):\n{log}");
-        false
+        let ready = format!("{}/ready", self.url());
+        let client = &self.client;
+        self.process
+            .serves(READY_WITHIN, async || succeeds(client, &ready).await)
+            .await
     }
 }
 

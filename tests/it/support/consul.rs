@@ -2,9 +2,9 @@
 
 use super::client::client;
 use super::port::free_port;
-use super::process::Process;
+use super::process::{Process, STARTS};
 use super::program;
-use super::wait::{wait_for, wait_until};
+use super::wait::wait_for;
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::Duration;
@@ -12,8 +12,6 @@ use tempfile::TempDir;
 
 /// How long a lone server may take to elect itself and to list its own node.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
-/// How often a start is tried on fresh ports when others took ours.
-const STARTS: usize = 5;
 
 /// A server in memory (`-dev`): what it knew is gone after its end.
 pub struct Consul {
@@ -121,28 +119,13 @@ impl Consul {
         .await
     }
 
-    /// Waits until it serves; says no when another process has one of its ports.
+    /// Waits until it leads; says no when another process has one of its ports.
     async fn leads(&mut self) -> bool {
-        let node = format!("{}/v1/health/node/{}", self.address(), self.node());
-        let (process, client) = (&mut self.process, &self.client);
-        let mut taken = false;
-        wait_until(LEADER_WITHIN, "Consul leader", async || {
-            taken = process.exit().is_some();
-            taken || lists_itself(client, &node).await
-        })
-        .await;
-        if taken {
-            let log = self.process.log();
-            assert!(
-                log.contains("address already in use"),
-                "Consul ended while starting:\n{log}"
-            );
-        }
-        !taken
-    }
-
-    fn node(&self) -> String {
-        node(self.ports)
+        let node = format!("{}/v1/health/node/{}", self.address(), node(self.ports));
+        let client = &self.client;
+        self.process
+            .serves(LEADER_WITHIN, async || lists_itself(client, &node).await)
+            .await
     }
 }
 

@@ -1,12 +1,15 @@
 //! A child process with its log, ended with its owner.
 
-use super::wait::wait_for;
+use super::wait::{wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How often a server is started on fresh ports when others took the ones it was told.
+pub const STARTS: usize = 5;
 
 /// How much of a log a failed test shows.
 const SHOWN_LINES: usize = 60;
@@ -49,6 +52,29 @@ impl Process {
             child,
             log: log.to_owned(),
         }
+    }
+
+    /// Waits until it serves; says no when it ended because another process has its port.
+    pub async fn serves(
+        &mut self,
+        within: Duration,
+        mut answers: impl AsyncFnMut() -> bool,
+    ) -> bool {
+        let what = format!("answer of {}", self.name);
+        let mut exit = None;
+        wait_until(within, &what, async || {
+            exit = self.exit();
+            exit.is_some() || answers().await
+        })
+        .await;
+        let Some(exit) = exit else { return true };
+        let log = self.log();
+        assert!(
+            log.contains("in use"),
+            "{} ended while starting ({exit}):\n{log}",
+            self.name
+        );
+        false
     }
 
     /// Returns the process id.

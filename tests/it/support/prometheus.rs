@@ -1,18 +1,16 @@
 //! A real Prometheus server that scrapes what a test names.
 
-use super::client::client;
+use super::client::{client, succeeds};
 use super::port::free_port;
-use super::process::Process;
+use super::process::{Process, STARTS};
 use super::program;
-use super::wait::{wait_for, wait_until};
+use super::wait::wait_for;
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How often a start is tried on a fresh port when others took ours.
-const STARTS: usize = 5;
 
 /// A server scraping its targets once a second; ends with its value.
 pub struct Prometheus {
@@ -85,23 +83,11 @@ impl Prometheus {
 
     /// Waits until it serves; says no when the port was taken.
     async fn serves(&mut self) -> bool {
-        let url = format!("http://127.0.0.1:{}/-/ready", self.port);
-        let (process, client) = (&mut self.process, &self.client);
-        let mut ended = false;
-        wait_until(READY_WITHIN, "ready Prometheus", async || {
-            ended = process.exit().is_some();
-            let reply = client.get(&url).send().await;
-            ended || reply.is_ok_and(|reply| reply.status().is_success())
-        })
-        .await;
-        if ended {
-            let log = self.process.log();
-            assert!(
-                log.contains("address already in use"),
-                "Prometheus ended while starting:\n{log}"
-            );
-        }
-        !ended
+        let ready = format!("http://127.0.0.1:{}/-/ready", self.port);
+        let client = &self.client;
+        self.process
+            .serves(READY_WITHIN, async || succeeds(client, &ready).await)
+            .await
     }
 }
 

@@ -1,8 +1,8 @@
 //! A sidecar process of one's own.
 
-use super::client::client;
+use super::client::{client, succeeds};
 use super::port::free_port;
-use super::process::Process;
+use super::process::{Process, STARTS};
 use super::program;
 use super::wait::wait_until;
 use rustix::process::Signal;
@@ -17,10 +17,6 @@ use toml::{Table, Value as Setting};
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Longer than `drain_delay` and `drain_timeout` together.
 const END_WITHIN: Duration = Duration::from_secs(40);
-/// How often a start is tried on fresh ports when others took ours.
-const STARTS: usize = 5;
-/// The exit code for a usage or configuration fault, a taken port among them.
-const EXIT_CONFIG: i32 = 2;
 
 /// What a sidecar is to be; `start` makes it one.
 pub struct Setup {
@@ -88,11 +84,7 @@ impl Sidecar {
                 "sidecar ended ({exit:?}):\n{}",
                 self.process.log()
             );
-            client
-                .get(&url)
-                .send()
-                .await
-                .is_ok_and(|reply| reply.status().is_success())
+            succeeds(&client, &url).await
         })
         .await;
     }
@@ -171,7 +163,12 @@ impl Setup {
     pub async fn start_unready(self) -> Sidecar {
         for _ in 0..STARTS {
             let mut sidecar = self.spawn();
-            if listens(&mut sidecar).await {
+            let (client, url) = (client(), format!("{}/live", sidecar.admin_url()));
+            if sidecar
+                .process
+                .serves(READY_WITHIN, async || succeeds(&client, &url).await)
+                .await
+            {
                 return sidecar;
             }
         }
@@ -206,22 +203,6 @@ impl Setup {
             directory,
         }
     }
-}
-
-/// Waits for the first answer of the admin listener; says no when a port was taken.
-async fn listens(sidecar: &mut Sidecar) -> bool {
-    let (client, url) = (client(), format!("{}/live", sidecar.admin_url()));
-    let mut exit = None;
-    wait_until(READY_WITHIN, "admin listener of the sidecar", async || {
-        exit = sidecar.process.exit();
-        exit.is_some() || client.get(&url).send().await.is_ok()
-    })
-    .await;
-    let Some(exit) = exit else { return true };
-    let log = sidecar.process.log();
-    let taken = exit.code() == Some(EXIT_CONFIG) && log.contains("in use");
-    assert!(taken, "sidecar ended while starting ({exit}):\n{log}");
-    false
 }
 
 fn spawn(directory: &Path) -> Process {
