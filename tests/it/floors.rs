@@ -105,7 +105,7 @@ fn imports(
         .collect();
     let mut found = BTreeSet::new();
     for (start, _) in code.match_indices("crate::") {
-        let line = code[..start].matches('\n').count() + 1;
+        let line = line_of(&code, start);
         // `hermes_crate::` is another path; `$crate::` of a macro is ours.
         let before = code[..start].chars().next_back();
         if !before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
@@ -113,22 +113,40 @@ fn imports(
             found.extend(names.into_iter().map(|name| (line, name)));
         }
     }
-    // `super::` may climb to the root as well: a room's name behind it that is no file of the
-    // own room is the other room.
+    // `super::` may climb to the root as well, as often as the file lies deep.
     for (start, _) in code.match_indices("super::") {
-        let line = code[..start].matches('\n').count() + 1;
+        let (mut before, mut steps) = (&code[..start], 1);
+        while let Some(rest) = before.strip_suffix("super::") {
+            (before, steps) = (rest, steps + 1);
+        }
         for name in first_names(&code[start + "super::".len()..]) {
-            let own = format!("{}/{name}", room_of(path));
-            let below = sources.iter().any(|(file, _)| {
-                file.strip_prefix(&own)
+            // In an inline module one step less leads out: a file beside the own one is no room.
+            let beside = format!("{}/{name}", directory_of(path));
+            let is_beside = sources.iter().any(|(file, _)| {
+                file.strip_prefix(&beside)
                     .is_some_and(|rest| rest.starts_with(['.', '/']))
             });
-            if floors.contains_key(&name) && !below {
-                found.insert((line, name));
+            if steps >= depth(path) && floors.contains_key(&name) && !is_beside {
+                found.insert((line_of(&code, start), name));
             }
         }
     }
     found
+}
+
+fn line_of(code: &str, place: usize) -> usize {
+    code[..place].matches('\n').count() + 1
+}
+
+/// Returns the directory that holds a module's own files: `store` for `store/mod.rs`,
+/// `store/writer` for `store/writer.rs`.
+fn directory_of(path: &str) -> &str {
+    path.trim_end_matches("/mod.rs").trim_end_matches(".rs")
+}
+
+/// Counts the steps from a file's module up to the crate's root.
+fn depth(path: &str) -> usize {
+    directory_of(path).split('/').count()
 }
 
 /// Returns `a` of `a::b`, and `a`, `c` of `{a::{b}, c}`.
@@ -226,9 +244,9 @@ fn climbing_imports_are_found() {
             &["store/writer.rs:1: `store` (floor 2) imports `app` (floor 7)"],
         ),
         (
-            "store/writer.rs",
+            "store/mod.rs",
             "use super::consul;",
-            &["store/writer.rs:1: `store` (floor 2) imports `consul` (floor 2)"],
+            &["store/mod.rs:1: `store` (floor 2) imports `consul` (floor 2)"],
         ),
         (
             "store/mod.rs",
@@ -268,13 +286,13 @@ fn climbing_imports_are_found() {
 
 #[test]
 fn a_file_of_the_own_room_may_bear_another_rooms_name() {
+    let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
     let sources = [
-        ("app/mod.rs".to_owned(), "mod store;".to_owned()),
-        (
-            "consul/client.rs".to_owned(),
-            "use super::store::Row;".to_owned(),
-        ),
-        ("consul/store.rs".to_owned(), String::new()),
+        file("app/mod.rs", "mod store;"),
+        file("consul/client.rs", "use super::store::Row;"),
+        file("consul/watch/mod.rs", "mod tests { use super::app; }"),
+        file("consul/watch/app.rs", "use super::super::store::Row;"),
+        file("consul/store.rs", ""),
     ];
     assert_eq!(faults(&floors(HOUSE), &sources), Vec::<String>::new());
 }

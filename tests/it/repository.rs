@@ -27,11 +27,9 @@ const TOP: [&str; 18] = [
 ];
 
 /// Paths of one machine, and hosts that packages come from: each machine has its own.
-const LOCAL: [&str; 11] = [
+const LOCAL: [&str; 9] = [
     "/root/",
     "/work/",
-    "/home/",
-    "/Users/",
     "../shared",
     "deb.debian.org",
     "snapshot.debian.org",
