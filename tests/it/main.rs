@@ -1,0 +1,14 @@
+//! The promises of Hermes sidecar, kept from outside: real processes, a real Consul.
+//!
+//! One file per promise, listed here; `support` builds the world they run in. `tests/run`
+//! provides the programs they need; plain `cargo test` works too where those are on PATH.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop right there"
+)]
+
+mod dashboards;
+mod floors;
+mod repository;
+mod support;
+mod world;

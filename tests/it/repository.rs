@@ -1,0 +1,156 @@
+//! What a stranger finds in a fresh clone: commands that work, files that belong there.
+
+use crate::support::program;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What may stand at the top; a new entry is a decision.
+const TOP: [&str; 18] = [
+    ".ci",
+    ".gitignore",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "benches",
+    "clippy.toml",
+    "consul",
+    "deny.toml",
+    "docs",
+    "examples",
+    "fuzz",
+    "grafana",
+    "src",
+    "tests",
+];
+
+/// Paths of one machine, and hosts that packages come from: each machine has its own.
+const LOCAL: [&str; 9] = [
+    "/root/",
+    "/work/",
+    "../shared",
+    "deb.debian.org",
+    "snapshot.debian.org",
+    "registry.npmjs.org",
+    "pypi.org",
+    "pythonhosted.org",
+    "static.crates.io",
+];
+
+#[test]
+fn every_entry_at_the_top_is_expected() {
+    for file in tracked() {
+        let top = file.split('/').next().unwrap();
+        assert!(
+            TOP.contains(&top),
+            "`{top}` at the top is not expected (tests/it/repository.rs)"
+        );
+    }
+}
+
+#[test]
+fn no_file_names_one_machine() {
+    let mut found = Vec::new();
+    for file in tracked() {
+        // This file lists what is looked for.
+        let Ok(bytes) = std::fs::read(program::root().join(&file)) else {
+            continue;
+        };
+        if file != "tests/it/repository.rs" {
+            let text = String::from_utf8_lossy(&bytes);
+            found.extend(local_names(&text).map(|(line, name)| format!("{file}:{line}: {name}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn names_of_one_machine_are_found() {
+    let cases = [
+        ("cd /work/checkout", Some((1, "/work/"))),
+        ("ok\npath = \"/root/.cargo\"", Some((2, "/root/"))),
+        ("see docs/work/plan", None),
+        (
+            "URIs: http://deb.debian.org/debian",
+            Some((1, "deb.debian.org")),
+        ),
+        (
+            "registry+https://github.com/rust-lang/crates.io-index",
+            None,
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(local_names(text).next(), expected, "{text}");
+    }
+}
+
+/// Returns line and name of each mention; a path counts only where it begins at the root.
+fn local_names(text: &str) -> impl Iterator<Item = (usize, &'static str)> {
+    text.lines().enumerate().flat_map(|(index, line)| {
+        LOCAL.into_iter().filter_map(move |name| {
+            let mut places = line.match_indices(name);
+            let begins = |(at, _): (usize, _)| {
+                let before = line[..at].chars().next_back();
+                !name.starts_with('/')
+                    || !before.is_some_and(|c| c.is_alphanumeric() || "._-~}".contains(c))
+            };
+            places.any(begins).then_some((index + 1, name))
+        })
+    })
+}
+
+#[test]
+fn the_readme_shows_the_two_commands() {
+    if !program::is_built("demo") {
+        return;
+    }
+    let readme = std::fs::read_to_string(program::root().join("README.md")).unwrap();
+    for command in ["cargo run --release -- demo", "tests/run"] {
+        assert!(
+            readme.contains(command),
+            "README.md does not show `{command}`"
+        );
+    }
+}
+
+#[test]
+fn every_config_file_shown_is_accepted() {
+    if !program::is_built("cli") {
+        return;
+    }
+    let files: Vec<PathBuf> = tracked()
+        .into_iter()
+        .filter(|file| {
+            ["hermes.toml", "collector.toml"]
+                .iter()
+                .any(|name| file.ends_with(name))
+        })
+        .map(|file| program::root().join(file))
+        .collect();
+    assert!(!files.is_empty(), "there is no example config");
+    for file in files {
+        let output = Command::new(program::hermes())
+            .args(["config", "show", "-c"])
+            .arg(&file)
+            .current_dir(file.parent().unwrap())
+            .output()
+            .unwrap();
+        let problems = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}:\n{problems}", file.display());
+    }
+}
+
+/// Returns the files git tracks here.
+fn tracked() -> Vec<String> {
+    let output = Command::new("git")
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .current_dir(program::root())
+        .output()
+        .unwrap();
+    let list = String::from_utf8(output.stdout).unwrap();
+    let files: Vec<String> = list.split_terminator('\0').map(str::to_owned).collect();
+    assert!(files.len() > 10, "git lists only {files:?}");
+    files
+}

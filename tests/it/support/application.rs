@@ -1,0 +1,205 @@
+//! A scripted HTTP application: the unchanged service beside a sidecar.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// A request as the application received it.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub method: Method,
+    /// Path and query as sent.
+    pub target: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// What the application does with a request.
+#[derive(Clone)]
+pub enum Answer {
+    /// Sends this after the delay.
+    Reply {
+        delay: Duration,
+        status: u16,
+        headers: Vec<(String, String)>,
+        body: Bytes,
+    },
+    /// Never answers; the connection stays open.
+    Hang,
+    /// Closes the connection without an answer.
+    Close,
+}
+
+impl Answer {
+    /// A JSON body with status 200.
+    pub fn json(body: &Value) -> Self {
+        Self::bytes(200, "application/json", body.to_string())
+    }
+
+    /// These bytes with this status and media type.
+    pub fn bytes(status: u16, media_type: &str, body: impl Into<Bytes>) -> Self {
+        let headers = vec![(CONTENT_TYPE.to_string(), media_type.to_owned())];
+        Self::Reply {
+            delay: Duration::ZERO,
+            status,
+            headers,
+            body: body.into(),
+        }
+    }
+
+    /// The same reply, `by` later.
+    pub fn delayed(mut self, by: Duration) -> Self {
+        if let Self::Reply { delay, .. } = &mut self {
+            *delay = by;
+        }
+        self
+    }
+}
+
+type Script = Arc<dyn Fn(&Received) -> Answer + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    scripts: Mutex<HashMap<String, Script>>,
+    received: Mutex<Vec<Received>>,
+}
+
+/// The running application; unknown paths get 404. Ends with its value.
+pub struct Application {
+    address: SocketAddr,
+    state: Arc<State>,
+    _worker: JoinSet<()>,
+}
+
+impl Application {
+    /// Starts it on a free port, with no path known.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State::default());
+        let mut worker = JoinSet::new();
+        worker.spawn(accept(listener, Arc::clone(&state)));
+        Self {
+            address,
+            state,
+            _worker: worker,
+        }
+    }
+
+    /// Returns its address as `application.upstream` takes it.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Gives `answer` to every request on `path` from now on.
+    pub fn answer(&self, path: &str, answer: Answer) {
+        self.script(path, move |_| answer.clone());
+    }
+
+    /// Asks `script` for the answer to each request on `path` from now on.
+    pub fn script(&self, path: &str, script: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
+        self.state
+            .scripts
+            .lock()
+            .unwrap()
+            .insert(path.to_owned(), Arc::new(script));
+    }
+
+    /// Returns the requests received on `path` so far, oldest first.
+    pub fn received(&self, path: &str) -> Vec<Received> {
+        let received = self.state.received.lock().unwrap();
+        received
+            .iter()
+            .filter(|request| path_of(&request.target) == path)
+            .cloned()
+            .collect()
+    }
+
+    /// Counts the requests received on `path` so far.
+    pub fn calls(&self, path: &str) -> usize {
+        self.received(path).len()
+    }
+}
+
+fn path_of(target: &str) -> &str {
+    target.split('?').next().unwrap_or(target)
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            return;
+        };
+        while connections.try_join_next().is_some() {}
+        connections.spawn(serve(stream, Arc::clone(&state)));
+    }
+}
+
+async fn serve(stream: TcpStream, state: Arc<State>) {
+    let service = service_fn(|request| respond(request, &state));
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    // A peer that goes away, or an answer that is a closed connection, ends it with an error.
+    connection.await.ok();
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    state: &State,
+) -> Result<Response<Full<Bytes>>, Box<dyn Error + Send + Sync>> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or("*", |target| target.as_str())
+        .to_owned();
+    let received = Received {
+        method: head.method,
+        target,
+        headers: head.headers,
+        body,
+    };
+    state.received.lock().unwrap().push(received.clone());
+    let script = state
+        .scripts
+        .lock()
+        .unwrap()
+        .get(path_of(&received.target))
+        .cloned();
+    match script.map(|script| script(&received)) {
+        None => Ok(reply(404, &[], Bytes::new())),
+        Some(Answer::Hang) => std::future::pending().await,
+        Some(Answer::Close) => Err("closed on purpose".into()),
+        Some(Answer::Reply {
+            delay,
+            status,
+            headers,
+            body,
+        }) => {
+            tokio::time::sleep(delay).await;
+            Ok(reply(status, &headers, body))
+        }
+    }
+}
+
+fn reply(status: u16, headers: &[(String, String)], body: Bytes) -> Response<Full<Bytes>> {
+    let mut reply = Response::builder().status(status);
+    for (name, value) in headers {
+        reply = reply.header(name, value);
+    }
+    reply.body(Full::new(body)).unwrap()
+}

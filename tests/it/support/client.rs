@@ -1,0 +1,43 @@
+//! What tests speak with: a plain HTTP client, and bare sockets for what no client would send.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Longest wait for any one reply in a test.
+const REPLY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Returns a client that uses no proxy of the machine, follows no redirect and never waits for ever.
+pub fn client() -> reqwest::Client {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(REPLY_WITHIN)
+        .build()
+        .unwrap()
+}
+
+/// Says whether a GET of `url` is answered with a success.
+pub async fn succeeds(client: &reqwest::Client, url: &str) -> bool {
+    client
+        .get(url)
+        .send()
+        .await
+        .is_ok_and(|reply| reply.status().is_success())
+}
+
+/// Sends `bytes` as they are and returns all that comes back until the other side closes
+/// or has been silent for `quiet`.
+pub async fn exchange(address: SocketAddr, bytes: &[u8], quiet: Duration) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // A server may refuse and close before it has read everything; its answer still counts.
+    stream.write_all(bytes).await.ok();
+    let mut received = Vec::new();
+    let mut chunk = [0; 16 * 1024];
+    while let Ok(Ok(length @ 1..)) = timeout(quiet, stream.read(&mut chunk)).await {
+        received.extend_from_slice(&chunk[..length]);
+    }
+    received
+}

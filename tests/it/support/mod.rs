@@ -1,0 +1,22 @@
+//! The world of a test: programs of ours and of others as processes, scripted neighbours.
+//!
+//! Everything listens on loopback, keeps its files in a directory of its own and is ended
+//! when its value is dropped; a process that cannot be ended fails the test. Logs are shown
+//! when a test fails. Waiting means a condition with a deadline (`wait`), never a sleep.
+#![allow(
+    dead_code,
+    reason = "it is offered whole; not each part has its test yet"
+)]
+
+pub mod application;
+pub mod client;
+pub mod collector;
+pub mod consul;
+pub mod contract;
+pub mod link;
+pub mod port;
+pub mod process;
+pub mod program;
+pub mod prometheus;
+pub mod sidecar;
+pub mod wait;
