@@ -3,11 +3,12 @@
 //! Modules are listed in floor order: each imports only from floors below its own, and
 //! neighbours on one floor do not know each other. `tests/it/floors.rs` holds this.
 
-// 0 words: pure values and rules; no I/O, time is an argument
+// 0 words: pure values and rules; no I/O, time is an argument; a word may use those above it
 pub mod backoff;
-pub mod context;
 pub mod lifecycle;
 pub mod task;
+// (after `task`, whose ids it carries)
+pub mod context;
 
 // 1 instruments: keys and digests; metrics and log setup
 pub mod identity;

@@ -418,13 +418,13 @@ fn variables_hold_toml_where_a_text_would_not_do() {
         settings
             .inbound
             .trust_context
-            .covers("10.1.2.3".parse().unwrap())
+            .believes("10.1.2.3".parse().unwrap())
     );
     assert!(
         !settings
             .inbound
             .trust_context
-            .covers("11.1.2.3".parse().unwrap())
+            .believes("11.1.2.3".parse().unwrap())
     );
 }
 

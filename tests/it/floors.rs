@@ -1,6 +1,7 @@
 //! A module imports only from floors below its own; neighbours do not know each other.
 //!
-//! Floors are read from the comments of `src/lib.rs`. The entrance, the top floor, is one
+//! Floors are read from the comments of `src/lib.rs`. On the ground floor a word may use the words
+//! listed before it: ids and times belong to several. The entrance, the top floor, is one
 //! room in several files: it alone may import from its own floor, and only it is above
 //! `config`, so nothing else can import that.
 
@@ -8,8 +9,8 @@ use crate::support::program::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A room's name and its floor.
-type Floors = BTreeMap<String, u32>;
+/// A room's name, its floor and its place in the list.
+type Floors = BTreeMap<String, (u32, usize)>;
 
 /// A source file: its path below `src/` and its text.
 type Source = (String, String);
@@ -53,29 +54,31 @@ fn floors(library: &str) -> Floors {
             floor = number.parse().ok().or(floor);
         } else if let Some(name) = line.strip_prefix("pub mod ") {
             let room = name.trim_end_matches(';').to_owned();
-            floors.insert(room, floor.expect("a floor's comment precedes its modules"));
+            let floor = floor.expect("a floor's comment precedes its modules");
+            floors.insert(room, (floor, floors.len()));
         }
     }
     floors
 }
 
 fn faults(floors: &Floors, sources: &[Source]) -> Vec<String> {
-    let top = floors.values().max().copied().unwrap_or_default();
+    let top = floors.values().map(|(floor, _)| *floor).max();
     let mut faults = Vec::new();
     for (path, text) in sources {
         let room = room_of(path);
         // `lib.rs` and `main.rs` name no room: the one lists all, the other opens the door.
-        let Some(&own) = floors.get(room) else {
+        let Some(&(own, place)) = floors.get(room) else {
             continue;
         };
         for (line, imported) in imports(path, text, floors, sources) {
-            let Some(&floor) = floors.get(&imported) else {
+            let Some(&(floor, listed)) = floors.get(&imported) else {
                 faults.push(format!(
                     "src/{path}:{line}: `{imported}` is no room of src/lib.rs"
                 ));
                 continue;
             };
-            if imported != room && floor >= own && own != top {
+            let earlier_word = own == 0 && floor == 0 && listed < place;
+            if imported != room && floor >= own && Some(own) != top && !earlier_word {
                 faults.push(format!(
                     "src/{path}:{line}: `{room}` (floor {own}) imports `{imported}` (floor {floor})"
                 ));
