@@ -14,7 +14,7 @@ pub(super) const SCHEMA: Schema = Schema {
             revision    INTEGER NOT NULL,
             call_id     TEXT    NOT NULL,
             attempt     INTEGER NOT NULL,
-            reporter    INTEGER NOT NULL,
+            reporter    TEXT    NOT NULL,
             ended       INTEGER NOT NULL,
             queued_at   INTEGER NOT NULL,
             deadline_at INTEGER NOT NULL,
@@ -29,7 +29,7 @@ pub(super) const SCHEMA: Schema = Schema {
             queued_at INTEGER NOT NULL,
             call_id   TEXT    NOT NULL,
             attempt   INTEGER NOT NULL,
-            reporter  INTEGER NOT NULL,
+            reporter  TEXT    NOT NULL,
             body      TEXT    NOT NULL
         ) STRICT;
     "],
@@ -127,7 +127,7 @@ pub(super) fn put(
         number,
         report.call_id.as_str(),
         report.attempt,
-        report.reporter as i64,
+        report.reporter.as_str(),
         ended,
         millis(now),
         millis(report.deadline_at),

@@ -1,0 +1,440 @@
+//! Reading status reports from a request body: one object, an array, or one object per line.
+//!
+//! - a report that cannot be taken is rejected by its index and bothers no other
+//! - unpacking and parsing are bounded before they begin
+//! - short reports, as applications write them, become full ones here
+
+use super::attempt::Told;
+use crate::identity::Digest;
+use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
+use flate2::read::GzDecoder;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::io::Read;
+
+/// The longest body, as it comes and unpacked.
+pub(super) const PACKED_BYTES: usize = 4 << 20;
+const UNPACKED_BYTES: usize = 16 << 20;
+
+/// Reports in one array or body of lines.
+const MOST_REPORTS: usize = 1_000;
+
+/// The longest single report, and the longest text in one.
+const REPORT_BYTES: usize = 64 << 10;
+const MOST_STATES: usize = 16;
+const NAME_BYTES: usize = 256;
+
+/// The largest attempt number that makes sense; far above every retry rule.
+const MOST_ATTEMPTS: u32 = 1_000;
+
+/// How a body is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coding {
+    Identity,
+    Gzip,
+}
+
+/// Why a body as a whole is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BodyError {
+    #[error("the body is no valid gzip stream")]
+    Gzip,
+    #[error("the body has more than {UNPACKED_BYTES} bytes when unpacked")]
+    TooLong,
+    #[error("the body has more than {MOST_REPORTS} reports")]
+    TooMany,
+    #[error("the body is no JSON object, array of objects, or lines of objects: {0}")]
+    Json(String),
+}
+
+/// One report that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Rejected {
+    pub(super) index: usize,
+    pub(super) reason: String,
+}
+
+/// What a body held, each with its index.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    pub(super) taken: Vec<(usize, Told)>,
+    pub(super) rejected: Vec<Rejected>,
+}
+
+/// Unpacks and reads a body; blocks for its length.
+pub(super) fn read(body: &[u8], coding: Coding, now: Timestamp) -> Result<Parsed, BodyError> {
+    match coding {
+        Coding::Identity => parse(body, now),
+        Coding::Gzip => parse(&unpack(body)?, now),
+    }
+}
+
+fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
+    let mut unpacked = Vec::with_capacity((body.len() * 4).min(UNPACKED_BYTES));
+    let limit = UNPACKED_BYTES as u64 + 1;
+    let read = GzDecoder::new(body).take(limit).read_to_end(&mut unpacked);
+    read.or(Err(BodyError::Gzip))?;
+    if unpacked.len() > UNPACKED_BYTES {
+        return Err(BodyError::TooLong);
+    }
+    Ok(unpacked)
+}
+
+fn parse(body: &[u8], now: Timestamp) -> Result<Parsed, BodyError> {
+    let json = |error: serde_json::Error| BodyError::Json(error.to_string());
+    let text = body.trim_ascii();
+    let items: Vec<&[u8]> = if text.starts_with(b"[") {
+        let array: Vec<&RawValue> = serde_json::from_slice(text).map_err(json)?;
+        array.iter().map(|raw| raw.get().as_bytes()).collect()
+    } else if text.starts_with(b"{") {
+        let mut values = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
+        let first = values.next();
+        match first {
+            Some(Ok(_)) if text[values.byte_offset()..].trim_ascii().is_empty() => vec![text],
+            Some(Err(error)) if !text.contains(&b'\n') => return Err(json(error)),
+            _ => lines(text),
+        }
+    } else {
+        return Err(BodyError::Json("it begins like none of them".to_owned()));
+    };
+    if items.len() > MOST_REPORTS {
+        return Err(BodyError::TooMany);
+    }
+    let mut parsed = Parsed::default();
+    for (index, item) in items.into_iter().enumerate() {
+        match report(item, now) {
+            Ok(told) => parsed.taken.push((index, told)),
+            Err(reason) => parsed.rejected.push(Rejected { index, reason }),
+        }
+    }
+    Ok(parsed)
+}
+
+fn lines(text: &[u8]) -> Vec<&[u8]> {
+    let lines = text.split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.trim_ascii().is_empty()).collect()
+}
+
+fn report(item: &[u8], now: Timestamp) -> Result<Told, String> {
+    if item.len() > REPORT_BYTES {
+        return Err(format!("a report has at most {REPORT_BYTES} bytes"));
+    }
+    let told = match serde_json::from_slice::<Report>(item) {
+        Ok(report) => Told {
+            report,
+            detail: None,
+            conflicts: Vec::new(),
+        },
+        Err(error) => match serde_json::from_slice::<Short>(item) {
+            Ok(short) if short.reporter.is_none() => short.fill(now)?,
+            Ok(_) => return Err(error.to_string()),
+            Err(short) => return Err(short.to_string()),
+        },
+    };
+    check(&told.report)?;
+    Ok(told)
+}
+
+fn check(report: &Report) -> Result<(), String> {
+    if !(1..=MOST_ATTEMPTS).contains(&report.attempt) {
+        return Err(format!("attempt is a number from 1 to {MOST_ATTEMPTS}"));
+    }
+    if report.reporter == Reporter::Watchdog {
+        return Err("a watchdog's marks are the collector's own".to_owned());
+    }
+    if report.states.is_empty() || report.states.len() > MOST_STATES {
+        return Err(format!("states has 1 to {MOST_STATES} entries"));
+    }
+    if report.states.last().map(|last| last.state) != Some(report.state) {
+        return Err("state is the last of states".to_owned());
+    }
+    let names = [
+        &report.agent,
+        &report.agent_version,
+        &report.instance,
+        &report.application,
+        &report.trace_id,
+    ];
+    if names.into_iter().any(|name| name.len() > NAME_BYTES) {
+        return Err(format!("a name has at most {NAME_BYTES} bytes"));
+    }
+    Ok(())
+}
+
+/// What an application tells on its own; the shape that articles about agents use.
+#[derive(Debug, Deserialize)]
+struct Short {
+    task_id: Id,
+    step_id: Option<Id>,
+    #[serde(alias = "status")]
+    state: String,
+    #[serde(alias = "output_hash")]
+    output_digest: Option<String>,
+    call_id: Option<Id>,
+    attempt: Option<u32>,
+    agent: Option<String>,
+    application: Option<String>,
+    error: Option<String>,
+    /// Only a full report has one; then its error is the one to tell.
+    reporter: Option<serde::de::IgnoredAny>,
+}
+
+impl Short {
+    fn fill(self, now: Timestamp) -> Result<Told, String> {
+        let state = State::from_wire(&self.state).ok_or("there is no such state")?;
+        let step_id = self.step_id.unwrap_or_else(|| self.task_id.clone());
+        let call_id = match self.call_id {
+            Some(call_id) => call_id,
+            None => call_id(&self.task_id, &step_id)?,
+        };
+        let (output_digest, other) = match self.output_digest {
+            Some(digest) if digest.parse::<Digest>().is_err() => (None, Some(digest)),
+            digest => (digest, None),
+        };
+        let application = self.application.unwrap_or_else(|| "unknown".to_owned());
+        let failure = |title: String| Failure {
+            kind: "application".to_owned(),
+            title: clipped(title),
+            detail: String::new(),
+        };
+        Ok(Told {
+            detail: other.map(|hash| clipped(format!("output_hash {hash}"))),
+            conflicts: Vec::new(),
+            report: Report {
+                call_id,
+                task_id: self.task_id,
+                step_id,
+                parent_step: None,
+                attempt: self.attempt.unwrap_or(1),
+                state,
+                states: vec![StateAt { state, at: now }],
+                reporter: Reporter::Application,
+                agent: self.agent.unwrap_or_else(|| application.clone()),
+                agent_version: String::new(),
+                instance: String::new(),
+                deadline_at: now,
+                duration_ms: 0,
+                input_digest: None,
+                output_digest,
+                degraded: false,
+                undelivered: false,
+                error: self.error.map(failure),
+                sla_level: SlaLevel::default(),
+                scenario: None,
+                requester: None,
+                trace_id: String::new(),
+                application,
+            },
+        })
+    }
+}
+
+/// Names the call of a report that does not: task and step together, or their digest if too long.
+fn call_id(task_id: &Id, step_id: &Id) -> Result<Id, String> {
+    let both = format!("{task_id}:{step_id}");
+    Id::parse(&both)
+        .or_else(|_| {
+            let digest = Digest::of(both.as_bytes()).to_string();
+            Id::parse(digest.trim_start_matches("sha-256:"))
+        })
+        .map_err(|error| error.to_string())
+}
+
+fn clipped(text: String) -> String {
+    match text.char_indices().nth(NAME_BYTES) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::io::Write;
+
+    fn full(call: &str) -> Value {
+        json!({
+            "call_id": call, "task_id": "t", "step_id": "s", "attempt": 1, "state": "completed",
+            "states": [{"state": "completed", "at": "2026-11-30T10:00:00.000Z"}],
+            "reporter": "callee", "agent": "fraud-detection-v1.0",
+            "deadline_at": "2026-11-30T10:00:00.500Z", "duration_ms": 12, "application": "fraud",
+        })
+    }
+
+    fn with(change: impl FnOnce(&mut Value)) -> Value {
+        let mut report = full("c");
+        change(&mut report);
+        report
+    }
+
+    fn taken(body: &str) -> (Vec<usize>, Vec<Rejected>) {
+        let parsed = parse(body.as_bytes(), Timestamp::from_millis(7)).unwrap();
+        let taken = parsed.taken.iter().map(|(index, _)| *index).collect();
+        (taken, parsed.rejected)
+    }
+
+    #[test]
+    fn objects_arrays_and_lines_are_read() {
+        let one = full("a").to_string();
+        let pretty = serde_json::to_string_pretty(&full("a")).unwrap();
+        for (body, count) in [
+            (one.clone(), 1),
+            (pretty, 1),
+            (format!("[{one},{one}]"), 2),
+            ("[]".to_owned(), 0),
+            (format!("{one}\n{one}\n"), 2),
+            (format!("{one}\r\n\r\n{one}"), 2),
+        ] {
+            let (taken, rejected) = taken(&body);
+            assert_eq!(taken, (0..count).collect::<Vec<_>>(), "{body}");
+            assert_eq!(rejected, []);
+        }
+    }
+
+    #[test]
+    fn a_bad_report_never_blocks_the_others() {
+        let one = full("a").to_string();
+        for (body, bad) in [
+            (format!(r#"[{one},{{"task_id":"t"}},7,{one}]"#), vec![1, 2]),
+            (format!("{one}\n{{broken\n{one}"), vec![1]),
+            (format!("{{broken\n{one}\n{one}"), vec![0]),
+        ] {
+            let (taken, rejected) = taken(&body);
+            assert_eq!(taken.len(), 2, "{body}");
+            let indexes: Vec<usize> = rejected.iter().map(|rejected| rejected.index).collect();
+            assert_eq!(indexes, bad, "{body}");
+        }
+    }
+
+    #[test]
+    fn bodies_that_hold_no_reports_are_refused() {
+        for body in ["", "7", "null", "{", "[{]", "hello"] {
+            let error = parse(body.as_bytes(), Timestamp::now()).unwrap_err();
+            assert!(matches!(error, BodyError::Json(_)), "{body}");
+        }
+        let many = format!("[{}0]", "0,".repeat(MOST_REPORTS));
+        let error = parse(many.as_bytes(), Timestamp::now()).unwrap_err();
+        assert_eq!(error, BodyError::TooMany);
+    }
+
+    #[test]
+    fn reasons_say_what_is_wrong() {
+        for (report, reason) in [
+            (with(|r| r["state"] = "done".into()), "unknown variant"),
+            (with(|r| r["attempt"] = 0.into()), "attempt is a number"),
+            (
+                with(|r| r["reporter"] = "watchdog".into()),
+                "the collector's own",
+            ),
+            (
+                with(|r| r["state"] = "timeout".into()),
+                "the last of states",
+            ),
+            (with(|r| r["states"] = json!([])), "states has 1 to 16"),
+            (
+                with(|r| r["agent"] = "x".repeat(300).into()),
+                "a name has at most",
+            ),
+            (with(|r| r["task_id"] = "a b".into()), "an id is"),
+            (json!({"task_id": "t", "status": "odd"}), "no such state"),
+            (json!({"status": "success"}), "missing field `task_id`"),
+        ] {
+            let (_, rejected) = taken(&report.to_string());
+            assert!(
+                rejected[0].reason.contains(reason),
+                "{rejected:?} for {reason}"
+            );
+        }
+        let (_, rejected) = taken(&with(|r| r["pad"] = "x".repeat(70_000).into()).to_string());
+        assert!(rejected[0].reason.contains("at most 65536 bytes"));
+    }
+
+    #[test]
+    fn short_reports_are_filled_in() {
+        let digest = Digest::of(b"x").to_string();
+        let long = "l".repeat(100);
+        let long_id = Digest::of(format!("{long}:{long}").as_bytes()).to_string();
+        let long_id = long_id.trim_start_matches("sha-256:");
+        for (short, call, state, digest, detail) in [
+            (
+                json!({"task_id": "t", "step_id": "step_3", "status": "success", "output_hash": "d41d"}),
+                "t:step_3",
+                State::Completed,
+                None,
+                Some("output_hash d41d"),
+            ),
+            (
+                json!({"task_id": "t", "state": "failed", "call_id": "c", "output_digest": digest}),
+                "c",
+                State::FailedExecution,
+                Some(digest.as_str()),
+                None,
+            ),
+            (
+                json!({"task_id": long, "step_id": long, "state": "executing", "extra": 1}),
+                long_id,
+                State::Executing,
+                None,
+                None,
+            ),
+        ] {
+            let parsed = parse(short.to_string().as_bytes(), Timestamp::from_millis(7)).unwrap();
+            let told = &parsed.taken[0].1;
+            assert_eq!(told.report.call_id.as_str(), call);
+            assert_eq!(told.report.state, state);
+            assert_eq!(told.report.reporter, Reporter::Application);
+            assert_eq!(told.report.output_digest.as_deref(), digest);
+            assert_eq!(told.detail.as_deref(), detail);
+            assert_eq!(told.report.states[0].at, Timestamp::from_millis(7));
+        }
+    }
+
+    #[test]
+    fn gzip_is_unpacked_within_its_limit() {
+        let pack = |bytes: &[u8]| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        };
+        let packed = pack(full("a").to_string().as_bytes());
+        let parsed = read(&packed, Coding::Gzip, Timestamp::now()).unwrap();
+        assert_eq!(parsed.taken.len(), 1);
+        let cut = &packed[..packed.len() / 2];
+        for (body, error) in [
+            (cut.to_vec(), BodyError::Gzip),
+            (b"plain".to_vec(), BodyError::Gzip),
+            (pack(&vec![b' '; UNPACKED_BYTES + 1]), BodyError::TooLong),
+        ] {
+            assert_eq!(
+                read(&body, Coding::Gzip, Timestamp::now()).unwrap_err(),
+                error
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            parse(&body, Timestamp::now()).ok();
+            read(&body, Coding::Gzip, Timestamp::now()).ok();
+        }
+
+        #[test]
+        fn every_index_is_answered_once(kinds in proptest::collection::vec(0..3u8, 0..40)) {
+            let item = |kind: &u8| match kind {
+                0 => full("a").to_string(),
+                1 => r#"{"task_id":"t","status":"success"}"#.to_owned(),
+                _ => "false".to_owned(),
+            };
+            let items: Vec<String> = kinds.iter().map(item).collect();
+            let (mut taken, rejected) = taken(&format!("[{}]", items.join(",")));
+            taken.extend(rejected.iter().map(|rejected| rejected.index));
+            taken.sort_unstable();
+            prop_assert_eq!(taken, (0..kinds.len()).collect::<Vec<_>>());
+        }
+    }
+}

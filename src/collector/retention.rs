@@ -1,0 +1,48 @@
+//! Forgets tasks past their retention, a few at a time so that reports are never kept waiting.
+
+use super::Desk;
+use crate::task::Timestamp;
+use std::time::Duration;
+
+/// How often old tasks are looked for, unless the retention is shorter still.
+const EVERY: Duration = Duration::from_secs(600);
+
+/// The breath between two transactions.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// Runs for ever.
+pub(super) async fn run(desk: &Desk) {
+    let every = EVERY.min(desk.retention / 10).max(Duration::from_secs(1));
+    loop {
+        let now = Timestamp::now();
+        let cutoff = cutoff(now, desk.retention);
+        loop {
+            match desk.book.forget(cutoff).await {
+                Ok(true) => tokio::time::sleep(BREATH).await,
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "old tasks could not be forgotten, will be tried again");
+                    break;
+                }
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+fn cutoff(now: Timestamp, retention: Duration) -> Timestamp {
+    let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+    Timestamp::from_millis(now.millis().saturating_sub(age))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cutoff_never_goes_below_the_epoch() {
+        let now = Timestamp::from_millis(10_000);
+        assert_eq!(cutoff(now, Duration::from_secs(4)).millis(), 6_000);
+        assert_eq!(cutoff(now, Duration::MAX).millis(), 0);
+    }
+}

@@ -1,0 +1,502 @@
+//! What one look at a task shows: its state, a verdict in plain words, every step and attempt.
+//!
+//! A pure function of the reports and the present time.
+
+use super::attempt::{Attempt, CallSummary, Told, attempts, summarise};
+use crate::task::{Failure, Id, Reporter, State, StateAt, Timestamp};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::time::Duration;
+
+#[derive(Debug, Serialize)]
+pub(super) struct TaskView<'a> {
+    task_id: &'a Id,
+    state: State,
+    verdict: String,
+    started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at: Option<Timestamp>,
+    steps: Vec<StepView<'a>>,
+    chain: Chain<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct StepView<'a> {
+    step_id: Id,
+    call_id: Id,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_step: Option<Id>,
+    agent: String,
+    state: State,
+    degraded: bool,
+    attempts: Vec<AttemptView<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct AttemptView<'a> {
+    attempt: u32,
+    agent: &'a str,
+    instance: &'a str,
+    state: State,
+    states: Vec<Seen>,
+    deadline_at: Timestamp,
+    duration_ms: u64,
+    input_digest: Option<&'a str>,
+    output_digest: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    late: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conflict: Vec<Seen>,
+}
+
+#[derive(Debug, Serialize)]
+struct Seen {
+    #[serde(flatten)]
+    state: StateAt,
+    reporter: Reporter,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Chain<'a> {
+    Whole(&'static str),
+    Broken(Vec<BreakView<'a>>),
+}
+
+#[derive(Debug, Serialize)]
+struct BreakView<'a> {
+    step_id: Id,
+    call_id: Id,
+    attempt: u32,
+    body: &'static str,
+    caller: &'a str,
+    callee: &'a str,
+}
+
+/// One call with its reports merged.
+struct Step<'a> {
+    call: CallSummary,
+    attempts: Vec<Attempt<'a>>,
+}
+
+/// Assembles the view from all reports of one task, grouped by call; `None` without any.
+pub(super) fn task<'a>(calls: &'a [Vec<Told>], now: Timestamp) -> Option<TaskView<'a>> {
+    let step = |told: &'a Vec<Told>| {
+        Some(Step {
+            call: summarise(told)?,
+            attempts: attempts(told),
+        })
+    };
+    let mut steps: Vec<Step<'a>> = calls.iter().filter_map(step).collect();
+    steps.sort_by(|a, b| {
+        let (a, b) = (&a.call, &b.call);
+        (a.started_at, &a.call_id).cmp(&(b.started_at, &b.call_id))
+    });
+    let task_id = &calls.first()?.first()?.report.task_id;
+    let leading = leading(&steps)?;
+    let is_open = steps.iter().any(Step::is_open);
+    let ended_at = steps.iter().filter_map(|step| step.call.ended_at).max();
+    let started_at = steps.iter().map(|step| step.call.started_at).min()?;
+    let breaks = breaks(&steps);
+    Some(TaskView {
+        task_id,
+        state: leading.call.state,
+        verdict: verdict(&steps, leading, started_at, now),
+        started_at,
+        ended_at: ended_at.filter(|_| !is_open),
+        chain: if breaks.is_empty() {
+            Chain::Whole("ok")
+        } else {
+            Chain::Broken(breaks)
+        },
+        steps: steps.iter().map(StepView::of).collect(),
+    })
+}
+
+impl<'a> Step<'a> {
+    fn is_open(&self) -> bool {
+        self.call.ended_at.is_none()
+    }
+
+    /// Names the step, what ran it and where, as far as that is known.
+    fn name(&self) -> String {
+        let attempt = self.attempts.last();
+        let agent = attempt.map_or("", |attempt| attempt.agent());
+        match attempt.map(|attempt| attempt.instance()) {
+            Some(instance) if !instance.is_empty() => {
+                format!("step {} ({agent} on {instance})", self.call.step_id)
+            }
+            _ => format!("step {} ({agent})", self.call.step_id),
+        }
+    }
+}
+
+impl<'a> Attempt<'a> {
+    fn agent(&self) -> &'a str {
+        &self.anyone().agent
+    }
+
+    fn instance(&self) -> &'a str {
+        let known = |report: &'a crate::task::Report| {
+            Some(report.instance.as_str()).filter(|instance| !instance.is_empty())
+        };
+        self.first(known).unwrap_or_default()
+    }
+}
+
+impl<'a> StepView<'a> {
+    fn of(step: &Step<'a>) -> Self {
+        let call = step.call.clone();
+        Self {
+            step_id: call.step_id,
+            call_id: call.call_id,
+            parent_step: call.parent_step,
+            agent: call.agent,
+            state: call.state,
+            degraded: call.degraded,
+            attempts: step.attempts.iter().map(AttemptView::of).collect(),
+        }
+    }
+}
+
+impl<'a> AttemptView<'a> {
+    fn of(attempt: &Attempt<'a>) -> Self {
+        let seen = |(state, reporter)| Seen { state, reporter };
+        Self {
+            attempt: attempt.number,
+            agent: attempt.agent(),
+            instance: attempt.instance(),
+            state: attempt.state,
+            states: attempt.states().into_iter().map(seen).collect(),
+            deadline_at: attempt.decisive.deadline_at,
+            duration_ms: attempt.decisive.duration_ms,
+            input_digest: attempt.first(|report| report.input_digest.as_deref()),
+            output_digest: attempt.first(|report| report.output_digest.as_deref()),
+            error: attempt.error(),
+            detail: attempt.detail(),
+            late: attempt.late,
+            conflict: attempt.conflicts().into_iter().map(seen).collect(),
+        }
+    }
+}
+
+/// Returns the step whose state is the task's: the newest open one, else the last root.
+fn leading<'s, 'a>(steps: &'s [Step<'a>]) -> Option<&'s Step<'a>> {
+    let open = steps.iter().rev().find(|step| step.is_open());
+    let root = || {
+        let mut newest_first = steps.iter().rev();
+        newest_first.find(|step| step.call.parent_step.is_none())
+    };
+    open.or_else(root).or(steps.last())
+}
+
+fn breaks<'a>(steps: &[Step<'a>]) -> Vec<BreakView<'a>> {
+    let mut breaks = Vec::new();
+    for step in steps {
+        for attempt in &step.attempts {
+            breaks.extend(attempt.breaks().into_iter().map(|found| BreakView {
+                step_id: step.call.step_id.clone(),
+                call_id: step.call.call_id.clone(),
+                attempt: attempt.number,
+                body: found.body,
+                caller: found.caller,
+                callee: found.callee,
+            }));
+        }
+    }
+    breaks
+}
+
+fn verdict(
+    steps: &[Step<'_>],
+    leading: &Step<'_>,
+    started_at: Timestamp,
+    now: Timestamp,
+) -> String {
+    if leading.is_open() {
+        return open_verdict(leading, now);
+    }
+    let Some(attempt) = leading.attempts.last() else {
+        return String::new();
+    };
+    if leading.call.state == State::Completed {
+        let ended = steps.iter().filter_map(|step| step.call.ended_at).max();
+        let took = text(started_at.age(ended.unwrap_or(started_at)));
+        let count = match steps.len() {
+            1 => "1 step".to_owned(),
+            count => format!("{count} steps"),
+        };
+        let late = attempt
+            .late
+            .then_some("; its caller had already given up (late)");
+        let degraded = leading.call.degraded;
+        let degraded = degraded.then_some("; degraded: a fallback answered");
+        let marks = [late, degraded].map(Option::unwrap_or_default).concat();
+        return format!("completed in {took} over {count}{marks}");
+    }
+    let culprit = culprit(steps, leading);
+    let name = culprit.name();
+    let attempt = culprit.attempts.last().unwrap_or(attempt);
+    let reason = match attempt.error() {
+        Some(error) if error.detail.is_empty() => error.title.clone(),
+        Some(error) => format!("{}: {}", error.title, error.detail),
+        None => String::new(),
+    };
+    let end = match attempt.state {
+        State::Timeout => {
+            let took = text(Duration::from_millis(attempt.decisive.duration_ms));
+            let silent = attempt.by(Reporter::Callee).is_none() && !attempt.instance().is_empty();
+            let silent = silent.then_some("; the callee's sidecar has said nothing");
+            format!(
+                "{name} ran out of time after {took}{}",
+                silent.unwrap_or_default()
+            )
+        }
+        State::FailedValidation => format!("{name} broke its contract"),
+        _ => format!("{name} failed"),
+    };
+    let retried = match culprit.attempts.len() {
+        0 | 1 => String::new(),
+        count => format!(", {count} attempts"),
+    };
+    match reason.as_str() {
+        "" => format!("{}: {end}{retried}", leading.call.state),
+        reason => format!("{}: {end}{retried} ({reason})", leading.call.state),
+    }
+}
+
+fn open_verdict(step: &Step<'_>, now: Timestamp) -> String {
+    let name = step.name();
+    let state = step.call.state;
+    let since = step.attempts.last().map(Attempt::started_at);
+    let since = text(since.unwrap_or(now).age(now));
+    let overdue = step.call.deadline_at.age(now);
+    if overdue.is_zero() {
+        format!("{state}: {name} for {since}")
+    } else {
+        format!(
+            "{state}: {name} is {} past its deadline and nobody has reported its end",
+            text(overdue)
+        )
+    }
+}
+
+/// Follows the failure from a step down to the step where it began.
+fn culprit<'s, 'a>(steps: &'s [Step<'a>], from: &'s Step<'a>) -> &'s Step<'a> {
+    let mut culprit = from;
+    let mut visited = HashSet::from([&from.call.step_id]);
+    loop {
+        let newest_first = steps.iter().rev();
+        let below = newest_first
+            .filter(|step| step.call.parent_step.as_ref() == Some(&culprit.call.step_id))
+            .find(|step| step.call.state != State::Completed);
+        match below {
+            // Ids come from outside; a circle ends the search.
+            Some(step) if visited.insert(&step.call.step_id) => culprit = step,
+            _ => return culprit,
+        }
+    }
+}
+
+fn text(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    match millis {
+        0..10_000 => format!("{millis} ms"),
+        10_000..120_000 => format!("{} s", millis / 1000),
+        _ => format!("{} min", millis / 60_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attempt::tests::told;
+    use super::*;
+    use State::*;
+    use serde_json::{Value, json};
+
+    fn view(calls: &[Vec<Told>], now: u64) -> Value {
+        let view = task(calls, Timestamp::from_millis(now)).unwrap();
+        serde_json::to_value(view).unwrap()
+    }
+
+    fn failed(state: State, at: (u64, u64), step: &str, parent: Option<&str>, title: &str) -> Told {
+        let mut told = told(Reporter::Caller, &[(Pending, at.0), (state, at.1)]).step(step, parent);
+        told.report.error = Some(Failure {
+            kind: "x".into(),
+            title: title.into(),
+            detail: String::new(),
+        });
+        told
+    }
+
+    #[test]
+    fn a_completed_task_in_full() {
+        let caller = told(
+            Reporter::Caller,
+            &[(Pending, 0), (Dispatched, 5), (Completed, 90)],
+        )
+        .with(|report| {
+            report.input_digest = Some("sha-256:aa".into());
+            report.output_digest = Some("sha-256:bb".into());
+        });
+        let callee = told(
+            Reporter::Callee,
+            &[(Dispatched, 6), (Executing, 8), (Completed, 80)],
+        )
+        .with(|report| report.input_digest = Some("sha-256:cc".into()));
+        let got = view(&[vec![callee, caller]], 1000);
+        let at = |millis| Timestamp::from_millis(millis).to_string();
+        assert_eq!(
+            got,
+            json!({
+                "task_id": "task-1",
+                "state": "completed",
+                "verdict": "completed in 90 ms over 1 step",
+                "started_at": at(0),
+                "ended_at": at(90),
+                "steps": [{
+                    "step_id": "step-1",
+                    "call_id": "call-1",
+                    "agent": "fraud-detection-v1.0",
+                    "state": "completed",
+                    "degraded": false,
+                    "attempts": [{
+                        "attempt": 1,
+                        "agent": "fraud-detection-v1.0",
+                        "instance": "fraud-7401",
+                        "state": "completed",
+                        "states": [
+                            {"state": "pending", "at": at(0), "reporter": "caller"},
+                            {"state": "dispatched", "at": at(5), "reporter": "caller"},
+                            {"state": "executing", "at": at(8), "reporter": "callee"},
+                            {"state": "completed", "at": at(90), "reporter": "caller"},
+                        ],
+                        "deadline_at": at(500),
+                        "duration_ms": 90,
+                        "input_digest": "sha-256:aa",
+                        "output_digest": "sha-256:bb",
+                    }],
+                }],
+                "chain": [{
+                    "step_id": "step-1", "call_id": "call-1", "attempt": 1,
+                    "body": "input", "caller": "sha-256:aa", "callee": "sha-256:cc",
+                }],
+            })
+        );
+    }
+
+    #[test]
+    fn verdicts_name_the_step_at_fault() {
+        let root = |states: &[(State, u64)]| told(Reporter::Caller, states).step("pay", None);
+        let late = vec![
+            told(Reporter::Caller, &[(Pending, 0), (Timeout, 700)]).step("pay", None),
+            told(Reporter::Callee, &[(Executing, 500), (Completed, 900)]).step("pay", None),
+        ];
+        let rows: [(Vec<Vec<Told>>, State, &str); 7] = [
+            (
+                vec![
+                    vec![failed(Timeout, (0, 700), "pay", None, "")],
+                    vec![failed(Timeout, (10, 600), "risk", Some("pay"), "")],
+                    vec![
+                        failed(Timeout, (20, 520), "score", Some("risk"), ""),
+                        told(Reporter::Callee, &[(Executing, 21), (Timeout, 520)])
+                            .step("score", Some("risk")),
+                    ],
+                ],
+                Timeout,
+                "timeout: step score (score-v1.0 on fraud-7401) ran out of time after 500 ms",
+            ),
+            (
+                vec![vec![failed(Timeout, (0, 700), "pay", None, "")]],
+                Timeout,
+                "timeout: step pay (pay-v1.0 on fraud-7401) ran out of time after 700 ms; \
+                 the callee's sidecar has said nothing",
+            ),
+            (
+                vec![vec![failed(
+                    FailedValidation,
+                    (0, 3),
+                    "pay",
+                    None,
+                    "The input breaks the contract",
+                )]],
+                FailedValidation,
+                "failed_validation: step pay (pay-v1.0 on fraud-7401) broke its contract \
+                 (The input breaks the contract)",
+            ),
+            (
+                vec![
+                    vec![root(&[(Pending, 0), (Completed, 90)])],
+                    vec![
+                        told(Reporter::Caller, &[(Pending, 10), (Completed, 60)])
+                            .step("risk", Some("pay")),
+                    ],
+                ],
+                Completed,
+                "completed in 90 ms over 2 steps",
+            ),
+            (
+                vec![vec![root(&[(Pending, 0), (Dispatched, 2)])]],
+                Dispatched,
+                "dispatched: step pay (pay-v1.0 on fraud-7401) is 500 ms past its deadline \
+                 and nobody has reported its end",
+            ),
+            (
+                vec![
+                    vec![root(&[(Pending, 600), (Dispatched, 602)])],
+                    vec![
+                        told(Reporter::Callee, &[(Dispatched, 700), (Executing, 750)])
+                            .step("risk", Some("pay")),
+                    ],
+                ],
+                Executing,
+                "executing: step risk (risk-v1.0 on fraud-7401) for 300 ms",
+            ),
+            (
+                vec![late],
+                Completed,
+                "completed in 900 ms over 1 step; its caller had already given up (late)",
+            ),
+        ];
+        for (calls, state, verdict) in rows {
+            let got = view(&calls, 1000);
+            assert_eq!(got["verdict"], verdict);
+            assert_eq!(got["state"], state.as_str());
+            assert_eq!(got.get("ended_at").is_some(), state.is_end());
+        }
+    }
+
+    #[test]
+    fn conflicts_and_details_are_shown() {
+        let mut odd = told(Reporter::Application, &[(Completed, 5)]).plain();
+        odd.detail = Some("output_hash d41d8cd9".into());
+        odd.conflicts = vec![StateAt {
+            state: FailedExecution,
+            at: Timestamp::from_millis(9),
+        }];
+        let got = view(&[vec![odd]], 10);
+        let attempt = &got["steps"][0]["attempts"][0];
+        assert_eq!(attempt["detail"], "output_hash d41d8cd9");
+        assert_eq!(attempt["conflict"][0]["state"], "failed_execution");
+        assert_eq!(attempt["state"], "completed");
+        assert_eq!(got["chain"], "ok");
+    }
+
+    #[test]
+    fn steps_that_name_each_other_as_parent_do_not_hang() {
+        let calls = [
+            vec![failed(Timeout, (0, 5), "a", Some("b"), "")],
+            vec![failed(Timeout, (1, 4), "b", Some("a"), "")],
+        ];
+        assert_eq!(view(&calls, 10)["state"], "timeout");
+    }
+
+    #[test]
+    fn nothing_is_no_task() {
+        assert!(task(&[], Timestamp::now()).is_none());
+    }
+}
