@@ -1,1 +1,110 @@
-//! Not built yet.
+//! Building a process from the bottom up, and stopping it from the top down.
+//!
+//! - every worker is owned here; one that ends unasked is an incident and stops the process
+//! - start refuses what cannot work (a taken port, an unwritable spool) before anything is served
+//! - stop: unready and deregistered, `drain_delay`, drain, last reports, files closed; each step
+//!   is bounded; a second signal ends the process at once
+
+mod collector;
+mod compose;
+mod contracts;
+mod ready;
+mod sidecar;
+mod signals;
+mod workers;
+
+pub use collector::Collector;
+pub use sidecar::{Addresses, Sidecar};
+
+use crate::config::Settings;
+use crate::consul;
+use crate::contract::Problems;
+use crate::devregistry;
+use crate::store::OpenError;
+use crate::telemetry::log;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why a process could not be started, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("start logging")]
+    Log(#[from] log::Error),
+    #[error("{key} = {address}: the listener cannot be bound")]
+    Bind {
+        key: &'static str,
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{key}: open {}", path.display())]
+    Store {
+        key: &'static str,
+        path: PathBuf,
+        #[source]
+        source: Box<OpenError>,
+    },
+    #[error("read the contract {}", path.display())]
+    ReadContract {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the contract {} has faults: {problems}", path.display())]
+    Contract {
+        path: PathBuf,
+        problems: Arc<Problems>,
+    },
+    #[error("read {key} {}", path.display())]
+    ReadToken {
+        key: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("set up the Consul client")]
+    Consul(#[from] consul::Error),
+    #[error("set up an HTTP client")]
+    Client(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("listen for signals")]
+    Signals(#[source] io::Error),
+    /// The process was told twice; it ends as the signal asks.
+    #[error("ended by a second signal")]
+    Killed { code: u8 },
+    #[error("the worker {0} ended unasked")]
+    Worker(&'static str),
+}
+
+/// Runs a sidecar until it is told to stop.
+pub async fn run(settings: Settings) -> Result<(), Error> {
+    log::start(&compose::log(&settings.log))?;
+    let mut signals = signals::Signals::listen()?;
+    let sidecar = Sidecar::start(settings).await?;
+    signals.until_stopped(sidecar.run()).await
+}
+
+/// Runs a collector until it is told to stop.
+pub async fn collect(settings: Settings) -> Result<(), Error> {
+    log::start(&compose::log(&settings.log))?;
+    let mut signals = signals::Signals::listen()?;
+    let collector = Collector::start(settings).await?;
+    signals.until_stopped(collector.run()).await
+}
+
+/// Serves an empty registry until it is told to stop; for laptops and tests.
+pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
+    let mut signals = signals::Signals::listen()?;
+    let listener = sidecar::bind("--listen", address).await?;
+    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
+    let ended = async {
+        let serving = devregistry::serve(listener, async { drop(asked.await) });
+        serving
+            .await
+            .map_err(|error| Error::Client(Box::new(error)))
+    };
+    signals
+        .until_stopped(signals::Stoppable { ask, ended })
+        .await
+}

@@ -33,7 +33,7 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .enable_all()
         .build();
     runtime
-        .map_err(|error| Failure::Start(error.to_string()))?
+        .map_err(|error| Failure::bug(&error))?
         .block_on(future)
 }
 
@@ -45,7 +45,7 @@ pub(super) fn http(timeout: Duration) -> Result<reqwest::Client, Failure> {
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(timeout)
         .build()
-        .map_err(|error| Failure::Start(error.to_string()))
+        .map_err(|error| Failure::bug(&error))
 }
 
 /// Sends a request and reads the whole answer.

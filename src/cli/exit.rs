@@ -17,6 +17,8 @@ pub(super) enum Exit {
     Unreachable,
     Timeout,
     Bug,
+    /// Ended by a signal; the code says which.
+    Signal(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -28,6 +30,7 @@ impl From<Exit> for ExitCode {
             Exit::Unreachable => 3,
             Exit::Timeout => 4,
             Exit::Bug => 70,
+            Exit::Signal(code) => code,
         })
     }
 }
@@ -52,18 +55,27 @@ pub(super) enum Failure {
     /// Something answered, but not what we asked for.
     #[error("{0}")]
     Answer(String),
-    #[error("cannot start: {0}")]
-    Start(String),
+    /// A process could not be started, or ended early.
+    #[error("{text}")]
+    Start { text: String, exit: Exit },
 }
 
 impl Failure {
+    /// Something that cannot happen to a command that is set up right.
+    pub fn bug(error: &dyn std::error::Error) -> Self {
+        Failure::Start {
+            text: chain(error),
+            exit: Exit::Bug,
+        }
+    }
+
     pub fn exit(&self) -> Exit {
         match self {
             Failure::Settings(_) | Failure::Usage(_) | Failure::Read { .. } => Exit::Usage,
             Failure::Unreachable { .. } => Exit::Unreachable,
             Failure::Timeout { .. } => Exit::Timeout,
             Failure::Answer(_) => Exit::Negative,
-            Failure::Start(_) => Exit::Bug,
+            Failure::Start { exit, .. } => *exit,
         }
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
             sla_level: args.sla.as_deref(),
         },
     };
-    let body = serde_json::to_vec(&call).map_err(|error| Failure::Start(error.to_string()))?;
+    let body = serde_json::to_vec(&call).map_err(|error| Failure::bug(&error))?;
     let base = client::base(args.outbound, "outbound", args.config, |addresses| {
         addresses.outbound.clone()
     })?;

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::app;
 use crate::config::{Role, Settings};
+use crate::demo;
+use crate::telemetry::log::Chain;
 
-use super::ConfigArgs;
 use super::exit::{Exit, Failure};
+use super::{ConfigArgs, output};
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -29,54 +32,51 @@ pub(super) struct DevRegistryArgs {
     listen: SocketAddr,
 }
 
-/// What a process is asked to be.
-#[derive(Debug)]
-#[expect(
-    dead_code,
-    reason = "read once `app`, `demo` and `devregistry` are there"
-)]
-enum Work {
-    Sidecar(Box<Settings>),
-    Collector(Box<Settings>),
-    Demo {
-        consul: Option<String>,
-        run_for: Option<Duration>,
-        once: bool,
-    },
-    DevRegistry(SocketAddr),
-}
-
 pub(super) fn sidecar(config: ConfigArgs) -> Result<Exit, Failure> {
     let settings = Settings::load(&config.source(), Role::Sidecar)?;
-    work(Work::Sidecar(Box::new(settings)))
+    carry(app::run(settings))
 }
 
 pub(super) fn collector(config: ConfigArgs) -> Result<Exit, Failure> {
     let settings = Settings::load(&config.source(), Role::Collector)?;
-    work(Work::Collector(Box::new(settings)))
-}
-
-pub(super) fn demo(args: DemoArgs) -> Result<Exit, Failure> {
-    work(Work::Demo {
-        consul: args.consul,
-        run_for: args.seconds.map(Duration::from_secs),
-        once: args.once,
-    })
+    carry(app::collect(settings))
 }
 
 pub(super) fn dev_registry(args: DevRegistryArgs) -> Result<Exit, Failure> {
-    work(Work::DevRegistry(args.listen))
+    carry(app::dev_registry(args.listen))
 }
 
-/// Does the work until it ends.
-fn work(work: Work) -> Result<Exit, Failure> {
-    let name = match work {
-        Work::Sidecar(_) => "run",
-        Work::Collector(_) => "collector",
-        Work::Demo { .. } => "demo",
-        Work::DevRegistry(_) => "dev-registry",
+pub(super) fn demo(args: DemoArgs) -> Result<Exit, Failure> {
+    let options = demo::Options {
+        consul: args.consul,
+        run_for: args.seconds.map(Duration::from_secs),
+        once: args.once,
+        draw: super::task::draw,
+        say: output::line,
     };
-    Err(Failure::Start(format!(
-        "`{name}` is not part of this build"
-    )))
+    let mut as_scripted = true;
+    let ended = carry(async {
+        as_scripted = demo::run(options).await?;
+        Ok(())
+    })?;
+    Ok(if as_scripted { ended } else { Exit::Negative })
+}
+
+/// Carries a process to its end on a runtime of its own.
+fn carry(process: impl Future<Output = Result<(), app::Error>>) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::bug(&error))?;
+    let ended = runtime.block_on(process);
+    // Blocking threads (a name look-up) must not hold up a process that has ended.
+    runtime.shutdown_background();
+    match ended {
+        Ok(()) => Ok(Exit::Fine),
+        Err(app::Error::Killed { code }) => Ok(Exit::Signal(code)),
+        Err(error) => Err(Failure::Start {
+            text: Chain(&error).to_string(),
+            exit: match error {
+                app::Error::Worker(_) => Exit::Bug,
+                _ => Exit::Usage,
+            },
+        }),
+    }
 }

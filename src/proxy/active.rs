@@ -90,6 +90,19 @@ impl Step {
         self.path.of_call(self.member.clone(), &made)
     }
 
+    /// Shows the step to whoever looks on.
+    pub fn shown(&self) -> serde_json::Value {
+        serde_json::json!({
+            "task_id": self.task_id,
+            "step_id": self.step_id,
+            "call_id": self.call_id,
+            "attempt": self.attempt,
+            "agent": self.agent,
+            "sla_level": self.sla_level,
+            "began_at": self.began_at,
+        })
+    }
+
     /// Remembers a call of this step that has finished.
     pub fn made(&self, call: Member) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,122 @@
+//! One collector process: started, running, stopped.
+
+use super::sidecar::bind;
+use super::signals::Stoppable;
+use super::workers::Workers;
+use super::{Error, compose};
+use crate::admission::{Beacon, shine};
+use crate::collector;
+use crate::config::Settings;
+use crate::consul::Client;
+use crate::lifecycle::{Lifecycle, Observer, Phase};
+use crate::telemetry::metrics;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A collector that serves.
+pub struct Collector {
+    address: SocketAddr,
+    lifecycle: Lifecycle,
+    workers: Workers,
+    collector: Arc<collector::Collector>,
+}
+
+impl Collector {
+    /// Opens the store, binds the listener and begins to serve.
+    pub async fn start(settings: Settings) -> Result<Self, Error> {
+        let own = &settings.collector;
+        let listener = bind("collector.listen", own.listen).await?;
+        let address = listener.local_addr().map_err(|source| Error::Bind {
+            key: "collector.listen",
+            address: own.listen,
+            source,
+        })?;
+        let config = collector::Config {
+            path: own.store.clone(),
+            token: compose::token("collector.token_file", own.token_file.as_deref())?,
+            retention: own.retention,
+        };
+        let metrics = Arc::new(metrics::Collector::new());
+        let (collector, opened) = collector::Collector::open(config, metrics)
+            .map_err(|source| compose::failed("collector.store", &own.store, source))?;
+        compose::alarm(&own.store, &opened);
+        let collector = Arc::new(collector);
+        let (lifecycle, phase) = Lifecycle::new();
+        let mut workers = Workers::default();
+        let (serving, mut stop) = (collector.clone(), phase.clone());
+        workers.start("collector listener", async move {
+            let stopping = async { stop.reached(Phase::Stopping).await };
+            serving.serve(listener, stopping).await;
+        });
+        if own.consul {
+            register(&settings, address, phase, &mut workers)?;
+        }
+        lifecycle.advance(Phase::Serving);
+        tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
+        Ok(Self {
+            address,
+            lifecycle,
+            workers,
+            collector,
+        })
+    }
+
+    /// Returns where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Carries the collector on until it is asked to stop, then stops it.
+    pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
+        let (ask, asked) = oneshot::channel();
+        Stoppable {
+            ask,
+            ended: self.run_until(async { drop(asked.await) }),
+        }
+    }
+
+    /// Carries the collector on until `stop`, then stops it in order.
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let incident = tokio::select! {
+            () = stop => None,
+            incident = self.workers.watch() => Some(incident),
+        };
+        // The beacon deregisters first; running requests then get their bounded time.
+        self.lifecycle.advance(Phase::Leaving);
+        self.lifecycle.advance(Phase::Stopping);
+        self.workers.end().await;
+        if let Err(error) = self.collector.close().await {
+            tracing::warn!(%error, "not closed cleanly; nothing confirmed is lost");
+        }
+        tracing::info!("stopped");
+        incident.map_or(Ok(()), Err)
+    }
+}
+
+/// Keeps the collector in Consul, where sidecars may look it up.
+fn register(
+    settings: &Settings,
+    address: SocketAddr,
+    phase: Observer,
+    workers: &mut Workers,
+) -> Result<(), Error> {
+    let client = Client::new(compose::consul(&settings.consul), Arc::new(|_, _, _| {}))?;
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => String::new(),
+        ip => ip.to_string(),
+    };
+    let beacon = Beacon {
+        service: "hermes-collector".to_owned(),
+        instance: settings.application.instance(address.port()),
+        host,
+        port: address.port(),
+        keep: client.layout().keep(),
+    };
+    let mut stopping = phase.clone();
+    workers.start("beacon", async move {
+        shine(client, beacon, phase).await;
+        stopping.reached(Phase::Stopping).await;
+    });
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! From settings to what each room asks for.
+
+use super::Error;
+use crate::admission;
+use crate::config::{self, Settings};
+use crate::consul::{self, Observe, Outcome};
+use crate::contract::guard;
+use crate::identity::Secret;
+use crate::proxy::{Mode, head, inbound, listen, outbound};
+use crate::reporter;
+use crate::spool;
+use crate::store::{Schema, Store};
+use crate::telemetry::log;
+use crate::telemetry::metrics::Sidecar;
+use crate::{contract, store};
+use http::HeaderValue;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The state file: what helps the next start, but is owed to nobody.
+static STATE: Schema = Schema {
+    name: "state",
+    application_id: 0x4865_5374,
+    migrations: &[contract::watch::known::MIGRATION],
+};
+
+pub fn log(settings: &config::Log) -> log::Config {
+    log::Config {
+        format: match settings.format {
+            config::LogFormat::Auto => log::Format::Auto,
+            config::LogFormat::Text => log::Format::Text,
+            config::LogFormat::Json => log::Format::Json,
+        },
+        filter: settings.filter.clone(),
+    }
+}
+
+pub fn consul(settings: &config::Consul) -> consul::Config {
+    let tls = &settings.tls;
+    consul::Config {
+        address: settings.address.clone(),
+        token: settings
+            .token
+            .as_ref()
+            .map(|token| token.reveal().to_owned().into()),
+        token_file: settings.token_file.clone(),
+        tls: consul::TlsOptions {
+            ca: tls.ca_file.clone(),
+            cert: tls.cert_file.clone(),
+            key: tls.key_file.clone(),
+            server_name: tls.server_name.clone(),
+            verify: tls.verify,
+        },
+        prefix: settings.prefix.clone(),
+        watches: settings.watches,
+    }
+}
+
+/// Counts requests to Consul; anything but silence shows that it is there.
+pub fn observe(metrics: Arc<Sidecar>) -> Observe {
+    Arc::new(move |operation, outcome, took| {
+        let silent = [consul::ErrorKind::Unreachable, consul::ErrorKind::Timeout];
+        let answered = !matches!(outcome, Outcome::Failed(kind) if silent.contains(&kind));
+        metrics.consul_request(operation.as_str(), outcome.as_str(), took, answered);
+    })
+}
+
+pub async fn spool(settings: &config::Spool, metrics: Arc<Sidecar>) -> Result<spool::Spool, Error> {
+    let mode = match settings.durability {
+        config::Durability::Process => spool::Mode::Process,
+        config::Durability::Disk => spool::Mode::Disk,
+        config::Durability::Async => spool::Mode::Async,
+    };
+    let config = spool::Config {
+        path: settings.path.clone(),
+        mode,
+        max_bytes: settings.max_bytes,
+    };
+    let opened = spool::Spool::open(config, metrics).await;
+    let (spool, opened) = opened.map_err(|source| failed("spool.path", &settings.path, source))?;
+    alarm(&settings.path, &opened);
+    Ok(spool)
+}
+
+pub fn state(settings: &config::Spool) -> Result<Store, Error> {
+    let path = &settings.state_path;
+    let opened = Store::open(path, &STATE, store::Options::default());
+    let (state, opened) = opened.map_err(|source| failed("spool.state_path", path, source))?;
+    alarm(path, &opened);
+    Ok(state)
+}
+
+pub fn failed(key: &'static str, path: &Path, source: store::OpenError) -> Error {
+    Error::Store {
+        key,
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// A file that was no sound database needs a person, although the process goes on.
+pub fn alarm(path: &Path, opened: &store::Opened) {
+    if let Some(aside) = &opened.moved_aside {
+        tracing::error!(
+            file = %path.display(),
+            moved_to = %aside.display(),
+            "a file was no sound database; it was moved aside and a fresh one is in use"
+        );
+    }
+}
+
+pub fn reporter(settings: &config::Spool) -> reporter::Config {
+    reporter::Config {
+        token_file: settings.token_file.clone(),
+        retry: settings.retry,
+        expire: settings.expire,
+        batch: settings.batch,
+        linger: settings.linger,
+    }
+}
+
+pub fn listener(limits: &config::Limits) -> listen::Limits {
+    listen::Limits {
+        max_connections: limits.max_connections,
+        header_timeout: limits.header_timeout,
+        idle_timeout: limits.idle_timeout,
+        max_header_bytes: limits.max_header_bytes,
+        max_headers: limits.max_headers,
+    }
+}
+
+fn head(limits: &config::Limits) -> head::Limits {
+    head::Limits {
+        max_header_bytes: limits.max_header_bytes,
+        max_headers: limits.max_headers,
+    }
+}
+
+fn body(limits: &config::Limits) -> guard::Limits {
+    guard::Limits {
+        max_depth: limits.max_json_depth,
+    }
+}
+
+pub fn mode(validate: config::Validate) -> Mode {
+    match validate {
+        config::Validate::Strict => Mode::Strict,
+        config::Validate::Warn => Mode::Warn,
+        config::Validate::Off => Mode::Off,
+    }
+}
+
+/// A name for `Via` that no other listener has: the process's random boot is part of it.
+fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
+    let name = format!("hermes-{side}-{application}-{boot}");
+    HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("hermes"))
+}
+
+pub fn inbound(
+    settings: &Settings,
+    instance: &str,
+    boot: &str,
+    contracts: Vec<inbound::Served>,
+) -> inbound::Config {
+    let limits = &settings.limits;
+    inbound::Config {
+        application: settings.application.name.clone(),
+        instance: instance.to_owned(),
+        contracts,
+        passthrough: settings.inbound.passthrough.clone(),
+        trust: settings.inbound.trust_context.clone(),
+        forward_path: settings.application.forward_path,
+        max_body_bytes: limits.max_body_bytes,
+        body: body(limits),
+        head: head(limits),
+        body_timeout: limits.body_timeout,
+        stream_idle_timeout: limits.stream_idle_timeout,
+        pseudonym: pseudonym("in", &settings.application.name, boot),
+    }
+}
+
+pub fn outbound(settings: &Settings, own_address: SocketAddr, boot: &str) -> outbound::Config {
+    let limits = &settings.limits;
+    outbound::Config {
+        application: settings.application.name.clone(),
+        region: settings.application.region.clone(),
+        team: settings.application.team.clone(),
+        own_address,
+        max_body_bytes: limits.max_body_bytes,
+        body: body(limits),
+        head: head(limits),
+        body_timeout: limits.body_timeout,
+        stream_idle_timeout: limits.stream_idle_timeout,
+        pseudonym: pseudonym("out", &settings.application.name, boot),
+    }
+}
+
+pub fn admission(
+    settings: &Settings,
+    instance: &str,
+    boot: &str,
+    bound: SocketAddr,
+    public: Option<SocketAddr>,
+) -> admission::Config {
+    let application = &settings.application;
+    let advertise = &settings.inbound.advertise;
+    admission::Config {
+        application: application.name.clone(),
+        instance: instance.to_owned(),
+        region: application.region.clone(),
+        team: application.team.clone(),
+        tags: application.tags.clone(),
+        weight: u32::from(application.weight),
+        advertise_host: advertise.host.clone().unwrap_or_default(),
+        advertise_port: advertise.port.unwrap_or(bound.port()),
+        bound: bound.ip(),
+        admin: public
+            .map(|address| address.to_string())
+            .unwrap_or_default(),
+        http_check: settings.consul.http_check,
+        boot: boot.to_owned(),
+        require_version: application.require_version,
+    }
+}
+
+/// Reads a token from its file, without the line end that editors add.
+pub fn token(key: &'static str, path: Option<&Path>) -> Result<Option<Secret>, Error> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| Error::ReadToken {
+        key,
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(Secret::new(text.trim())))
+}

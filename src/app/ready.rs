@@ -1,0 +1,118 @@
+//! Whether the sidecar does its work, condition by condition.
+
+use crate::admin::Check;
+use crate::admission::{Health, Reader, Record};
+use crate::contract::watch::Directory;
+use crate::lifecycle::{Observer, Phase};
+use crate::spool::Spool;
+use crate::telemetry::metrics::Admission;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+
+/// What readiness is read from.
+pub struct Readiness {
+    pub lifecycle: Observer,
+    pub spool: Spool,
+    pub directory: Arc<Directory>,
+    /// Consul has answered at least once.
+    pub consul_answered: Arc<AtomicBool>,
+    /// Nothing where the application only calls others.
+    pub health: Option<watch::Receiver<Health>>,
+    /// One per contract: id, standing, Consul's record.
+    pub contracts: Vec<(String, Reader, watch::Receiver<Record>)>,
+}
+
+impl Readiness {
+    /// Lists every condition; all must hold.
+    pub fn checks(&self) -> Vec<Check> {
+        vec![
+            holds("config"),
+            self.consul(),
+            self.contract(),
+            self.admission(),
+            self.upstream(),
+            self.store(),
+        ]
+    }
+
+    /// Says whether outbound calls can be made: known targets stay callable without Consul.
+    pub fn outbound(&self) -> Check {
+        let up = self.lifecycle.phase() >= Phase::Serving;
+        let answered = self.consul_answered.load(Ordering::Relaxed);
+        if up && (answered || self.directory.knows_anything()) {
+            return holds("outbound");
+        }
+        fails(
+            "outbound",
+            "Consul has not answered yet and nothing is known from before",
+        )
+    }
+
+    fn consul(&self) -> Check {
+        for (id, _, record) in &self.contracts {
+            let record = record.borrow();
+            if !record.registered {
+                let trouble = record.trouble.as_deref().unwrap_or("not registered yet");
+                return fails("consul", format!("{id}: {trouble}"));
+            }
+        }
+        if !self.consul_answered.load(Ordering::Relaxed) {
+            return fails("consul", "Consul has not answered yet");
+        }
+        holds("consul")
+    }
+
+    fn contract(&self) -> Check {
+        // Contracts were read and compiled before anything was served.
+        holds("contract")
+    }
+
+    fn admission(&self) -> Check {
+        if self.lifecycle.phase() >= Phase::Leaving {
+            return fails("admission", "the sidecar is stopping");
+        }
+        for (id, standing, _) in &self.contracts {
+            let standing = standing.borrow();
+            if standing.state != Admission::Admitted {
+                let state = standing.state.as_str();
+                return fails("admission", format!("{id} is {state}: {}", standing.reason));
+            }
+        }
+        holds("admission")
+    }
+
+    fn upstream(&self) -> Check {
+        match self.health.as_ref().map(|health| health.borrow().clone()) {
+            Some(Health::Ill { reason }) => fails("upstream", reason),
+            Some(Health::Unknown) => fails("upstream", "the application has not been asked yet"),
+            Some(Health::Well(_)) | None => holds("upstream"),
+        }
+    }
+
+    fn store(&self) -> Check {
+        if self.spool.is_healthy() {
+            return holds("store");
+        }
+        fails(
+            "store",
+            "the spool is full or its last write failed; calls go on unrecorded",
+        )
+    }
+}
+
+fn holds(check: &'static str) -> Check {
+    Check {
+        check,
+        ok: true,
+        detail: String::new(),
+    }
+}
+
+fn fails(check: &'static str, detail: impl Into<String>) -> Check {
+    Check {
+        check,
+        ok: false,
+        detail: detail.into(),
+    }
+}

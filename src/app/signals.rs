@@ -1,0 +1,53 @@
+//! SIGTERM and SIGINT: the first asks, the second insists.
+
+use super::Error;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// Listens from before anything is started, so that no signal finds the default action.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+/// A process that can be asked to stop: the sender asks, the future ends when it has.
+pub struct Stoppable<F> {
+    pub ask: oneshot::Sender<()>,
+    pub ended: F,
+}
+
+impl Signals {
+    pub fn listen() -> Result<Self, Error> {
+        let listen = |kind| signal(kind).map_err(Error::Signals);
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for one of them and returns the exit code that stands for it.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.terminate.recv() => 143,
+            _ = self.interrupt.recv() => 130,
+        }
+    }
+
+    /// Carries `process` to its end; a first signal asks it to stop, a second does not wait.
+    pub async fn until_stopped<F>(&mut self, process: Stoppable<F>) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), Error>>,
+    {
+        let mut ended = std::pin::pin!(process.ended);
+        tokio::select! {
+            ended = ended.as_mut() => return ended,
+            _ = self.next() => tracing::info!("stopping; a second signal ends at once"),
+        }
+        // An error means that it is stopping already.
+        process.ask.send(()).ok();
+        tokio::select! {
+            ended = ended => ended,
+            code = self.next() => Err(Error::Killed { code }),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The long-running futures of a process, each with a name and an owner.
+
+use super::Error;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// What may be left of a worker that was told to end before it is dropped.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// All workers of one process.
+#[derive(Default)]
+pub struct Workers(JoinSet<&'static str>);
+
+impl Workers {
+    /// Starts a worker that is meant to live as long as the process.
+    pub fn start(&mut self, name: &'static str, worker: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(async move {
+            worker.await;
+            name
+        });
+    }
+
+    /// Waits until one ends, which none may do unasked.
+    pub async fn watch(&mut self) -> Error {
+        match self.0.join_next().await {
+            Some(Ok(name)) => Error::Worker(name),
+            Some(Err(error)) => {
+                tracing::error!(%error, "a worker panicked");
+                Error::Worker("that panicked")
+            }
+            // Without workers there is nothing to watch.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lets those end that were told to, and drops the rest.
+    pub async fn end(mut self) {
+        let all = async { while self.0.join_next().await.is_some() {} };
+        if tokio::time::timeout(PATIENCE, all).await.is_err() {
+            self.0.shutdown().await;
+        }
+    }
+}
