@@ -66,8 +66,6 @@ enum Error {
     Status { path: String, status: u16 },
     #[error("{path} says status {text:?}")]
     Says { path: String, text: String },
-    #[error("set up the client")]
-    Client(#[source] reqwest::Error),
 }
 
 /// Asks again and again; a worker.

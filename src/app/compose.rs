@@ -159,14 +159,12 @@ fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
 
 pub fn inbound(
     settings: &Settings,
-    instance: &str,
     boot: &str,
     contracts: Vec<inbound::Served>,
 ) -> inbound::Config {
     let limits = &settings.limits;
     inbound::Config {
         application: settings.application.name.clone(),
-        instance: instance.to_owned(),
         contracts,
         passthrough: settings.inbound.passthrough.clone(),
         trust: settings.inbound.trust_context.clone(),

@@ -417,7 +417,7 @@ impl Builder {
             self.workers_until_leaving("registrar", registrar.run());
             served.push(self.served(at, &ours, standing));
         }
-        let config = compose::inbound(&self.settings, &self.instance, &self.boot, served);
+        let config = compose::inbound(&self.settings, &self.boot, served);
         let upstream = Upstream::new(authority(application), KEEP_APPLICATION, self.calls_apart());
         let inbound = Arc::new(Inbound::new(
             config,
@@ -475,6 +475,7 @@ impl Builder {
             ours.contract.clone(),
             (method, source.path.clone()),
             (compose::mode(source.input), compose::mode(source.output)),
+            format!("{}-{}", self.client.layout().service(id), self.instance),
             standing,
             self.metrics.contract(Direction::Inbound, id),
         )

@@ -161,7 +161,7 @@ impl Fields {
 
     /// Reads a body's `context` object.
     pub fn from_body(context: &str) -> Result<Self, Malformed> {
-        let body: Body = serde_json::from_str(context).map_err(|_| Malformed {
+        let body: Body = serde_json::from_str(context).map_err(|_may_quote_values| Malformed {
             field: "context",
             expected: "an object whose members have the documented types, each given once",
         })?;

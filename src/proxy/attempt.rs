@@ -67,11 +67,6 @@ impl Attempt {
         }
     }
 
-    /// Returns when the request came.
-    pub fn began(&self) -> Instant {
-        self.began
-    }
-
     /// Changes what the report says; states change by `advance` alone.
     pub fn note(&mut self, change: impl FnOnce(&mut Report)) {
         if let Some(report) = &mut self.report {

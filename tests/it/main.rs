@@ -7,8 +7,12 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod cli;
+mod config;
+mod consul_files;
 mod dashboards;
 mod floors;
+mod registry_conversation;
 mod repository;
 mod support;
 mod world;

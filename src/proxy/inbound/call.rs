@@ -165,7 +165,7 @@ impl Call {
             reporter: Reporter::Callee,
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
-            instance: self.inbound.config.instance.clone(),
+            instance: self.served().instance.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),

@@ -48,6 +48,8 @@ pub struct Served {
     pub meters: Arc<metrics::Contract>,
     /// `ID@VERSION`.
     pub name: String,
+    /// This copy's id in Consul.
+    pub instance: String,
     permits: Arc<Semaphore>,
     limit: usize,
     /// The path as a lenient server might read it.
@@ -59,6 +61,7 @@ impl Served {
         contract: Arc<Compiled>,
         route: (Method, String),
         (input, output): (Mode, Mode),
+        instance: String,
         standing: admission::Reader,
         meters: Arc<metrics::Contract>,
     ) -> Self {
@@ -71,6 +74,7 @@ impl Served {
             limit,
             reduced: target::reduced(&path),
             contract,
+            instance,
             method,
             path,
             input,
@@ -90,7 +94,6 @@ impl Served {
 #[derive(Debug)]
 pub struct Config {
     pub application: String,
-    pub instance: String,
     pub contracts: Vec<Served>,
     /// Path prefixes that go to the application unchecked.
     pub passthrough: Vec<String>,

@@ -5,7 +5,6 @@ use crate::context::{Fields, Path};
 use crate::proxy::active::{Parent, Step};
 use crate::task::{Deadline, Id};
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// A call's own fields, completed, and where they came from.
 pub struct Heritage {
@@ -83,11 +82,5 @@ impl Heritage {
     /// Returns the path that the call carries; none at the root of a task.
     pub fn path(&self) -> Option<&Path> {
         self.fields.path.as_ref()
-    }
-
-    /// Says whether the task's own time is up.
-    pub fn is_late(&self, now: Instant) -> bool {
-        self.deadline
-            .is_some_and(|deadline| deadline.has_passed(now))
     }
 }
