@@ -225,7 +225,7 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[inbound]\ntrust_context = ['10.0.0.0/33']",
-            "2 inbound.trust_context: knows no network `10.0.0.0/33`; write 10.0.0.0/8 or 192.0.2.7",
+            "2 inbound.trust_context: knows no network `10.0.0.0/33`: a network is written 10.0.0.0/8 or 192.0.2.7",
         ),
         (
             "[inbound]\nadvertise = '0.0.0.0'",
