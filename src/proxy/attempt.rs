@@ -4,7 +4,7 @@
 //! - it moves only along the table of states; a wrong move is refused, counted and logged
 //! - the end state is committed (or the wait for it given up) before the reply goes out
 
-use crate::spool::{Durability, Spool};
+use crate::spool::Spool;
 use crate::task::{Deadline, Failure, Report, State, Timestamp, Trail};
 use crate::telemetry::metrics::{Phase, Sidecar};
 use std::sync::Arc;
@@ -95,17 +95,18 @@ impl Attempt {
         }
     }
 
-    /// Ends in `end` and stores the report; returns what the reply must know of its durability.
-    pub async fn settle(mut self, end: State, failure: Option<Failure>) -> Durability {
+    /// Ends in `end` and stores the report; returns how long that took.
+    ///
+    /// What could not be stored in time is counted by the spool; the reply goes out all the same.
+    pub async fn settle(mut self, end: State, failure: Option<Failure>) -> Duration {
         self.advance(end);
-        let Some(report) = self.finished(failure) else {
-            return Durability::Queued;
-        };
-        let recorder = self.recorder.clone();
         let started = Instant::now();
-        let stored = recorder.spool.append(report).await;
-        recorder.metrics.phase(Phase::Record, started.elapsed());
-        stored
+        if let Some(report) = self.finished(failure) {
+            self.recorder.spool.append(report).await;
+        }
+        let took = started.elapsed();
+        self.recorder.metrics.phase(Phase::Record, took);
+        took
     }
 
     /// Takes the report out, complete; a second time there is none.

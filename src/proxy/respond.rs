@@ -4,13 +4,14 @@
 //! reads a safe message; the log has the whole chain of causes.
 
 use super::body::Body;
+use super::headers::{add_via, strip_context, strip_hop_by_hop, strip_length};
 use crate::context::{Fields, header};
 use crate::contract::Violations;
 use crate::identity::Digest;
 use crate::task::{Failure, Problem, State};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
@@ -139,17 +140,17 @@ fn status(problem: Problem) -> StatusCode {
 }
 
 /// Repeats the ids of a call in its reply.
-pub fn name(headers: &mut HeaderMap, names: &Fields) {
+fn name(headers: &mut HeaderMap, names: &Fields) {
     names.write(headers);
 }
 
 /// States the end of the attempt.
-pub fn say_state(headers: &mut HeaderMap, state: State) {
+fn say_state(headers: &mut HeaderMap, state: State) {
     headers.insert(header::STATE, HeaderValue::from_static(state.as_str()));
 }
 
 /// States whether bytes had gone to the application.
-pub fn say_executed(headers: &mut HeaderMap, executed: bool) {
+fn say_executed(headers: &mut HeaderMap, executed: bool) {
     let value = if executed { "?1" } else { "?0" };
     headers.insert(header::EXECUTED, HeaderValue::from_static(value));
 }
@@ -185,6 +186,39 @@ fn say_proxy_status(headers: &mut HeaderMap, proxy: &HeaderValue, problem: Probl
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(header::PROXY_STATUS, value);
     }
+}
+
+/// What a reply says of the call it ends, beside the application's own answer.
+#[derive(Debug)]
+pub struct Said<'a> {
+    pub names: &'a Fields,
+    pub end: State,
+    pub executed: bool,
+    pub digest: Digest,
+    pub timing: &'a Timing,
+    pub proxy: &'a HeaderValue,
+}
+
+/// Writes the reply that carries an application's answer: its status and bytes unchanged.
+pub fn answer(
+    status: StatusCode,
+    mut headers: HeaderMap,
+    body: Bytes,
+    said: &Said<'_>,
+) -> Response<Body> {
+    strip_hop_by_hop(&mut headers);
+    strip_context(&mut headers);
+    strip_length(&mut headers);
+    name(&mut headers, said.names);
+    say_state(&mut headers, said.end);
+    say_executed(&mut headers, said.executed);
+    say_digest(&mut headers, said.digest);
+    add_via(&mut headers, Version::HTTP_11, said.proxy);
+    said.timing.write(&mut headers);
+    let mut response = Response::new(Body::whole(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
 }
 
 /// Times of the parts of a call, for `Server-Timing`.

@@ -10,13 +10,13 @@ use crate::proxy::body::{self, Body};
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
-use crate::proxy::respond::{self, Timing, Trouble};
+use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::task::{Deadline, Failure, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Phase, Side};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::Duration;
@@ -363,33 +363,24 @@ impl Call {
 
     async fn finish(mut self, attempt: Attempt, answer: Answer, digest: Digest) -> Response<Body> {
         let (end, failure) = verdict(answer.status);
-        let stored = Instant::now();
-        attempt.settle(end, failure).await;
-        self.timing.record = stored.elapsed();
-        let mut response = Response::new(Body::whole(answer.body));
-        *response.status_mut() = answer.status;
-        let mut out = answer.headers;
-        headers::strip_hop_by_hop(&mut out);
-        headers::strip_context(&mut out);
-        headers::strip_length(&mut out);
-        respond::name(&mut out, &names_of(&self.fields));
-        respond::say_state(&mut out, end);
-        respond::say_executed(&mut out, true);
-        respond::say_digest(&mut out, digest);
-        self.say_load(&mut out);
-        let pseudonym = &self.inbound.config.pseudonym;
-        headers::add_via(&mut out, Version::HTTP_11, pseudonym);
-        self.timing.write(&mut out);
-        *response.headers_mut() = out;
-        self.count(end, response.status().as_u16());
+        self.timing.record = attempt.settle(end, failure).await;
+        let said = Said {
+            names: &names_of(&self.fields),
+            end,
+            executed: true,
+            digest,
+            timing: &self.timing,
+            proxy: &self.inbound.config.pseudonym,
+        };
+        let mut response = respond::answer(answer.status, answer.headers, answer.body, &said);
+        self.say_load(response.headers_mut());
+        self.count(end, answer.status.as_u16());
         response
     }
 
     async fn fail(mut self, attempt: Attempt, trouble: Trouble) -> Response<Body> {
         let end = trouble.problem.state().unwrap_or(State::FailedExecution);
-        let stored = Instant::now();
-        attempt.settle(end, Some(trouble.failure())).await;
-        self.timing.record = stored.elapsed();
+        self.timing.record = attempt.settle(end, Some(trouble.failure())).await;
         let names = names_of(&self.fields);
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
         self.say_load(response.headers_mut());
@@ -412,8 +403,7 @@ impl Call {
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
         let served = self.served();
-        served.meters.request_ended(Some(status), took);
-        served.meters.finished(end, false);
+        served.meters.ended(end, status, took);
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
     }

@@ -12,14 +12,14 @@ use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
 use crate::proxy::inbound::{read_body, verdict};
-use crate::proxy::respond::{self, Timing, Trouble};
+use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
 use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{AttemptKind, Direction, Phase, Side, Sidecar};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::Duration;
@@ -394,31 +394,23 @@ impl Call {
         if let Some(parent) = &heritage.parent {
             parent.made(self.member(input, outcome.digest));
         }
-        let stored = Instant::now();
-        attempt.settle(outcome.end, outcome.failure).await;
-        self.timing.record = stored.elapsed();
-        let mut response = Response::new(Body::whole(outcome.answer.body));
-        *response.status_mut() = outcome.answer.status;
-        let mut out = outcome.answer.headers;
-        headers::strip_hop_by_hop(&mut out);
-        headers::strip_context(&mut out);
-        headers::strip_length(&mut out);
-        respond::name(&mut out, &self.names());
-        respond::say_state(&mut out, outcome.end);
-        respond::say_executed(&mut out, outcome.executed);
-        respond::say_digest(&mut out, outcome.digest);
-        headers::add_via(&mut out, Version::HTTP_11, &self.outbound.config.pseudonym);
-        self.timing.write(&mut out);
-        *response.headers_mut() = out;
-        self.count(found, outcome.end, response.status().as_u16());
-        response
+        self.timing.record = attempt.settle(outcome.end, outcome.failure).await;
+        let answer = outcome.answer;
+        let said = Said {
+            names: &self.names(),
+            end: outcome.end,
+            executed: outcome.executed,
+            digest: outcome.digest,
+            timing: &self.timing,
+            proxy: &self.outbound.config.pseudonym,
+        };
+        self.count(found, outcome.end, answer.status.as_u16());
+        respond::answer(answer.status, answer.headers, answer.body, &said)
     }
 
     async fn fail(mut self, attempt: Attempt, found: &Agent, trouble: Trouble) -> Response<Body> {
         let end = trouble.problem.state().unwrap_or(State::FailedExecution);
-        let stored = Instant::now();
-        attempt.settle(end, Some(trouble.failure())).await;
-        self.timing.record = stored.elapsed();
+        self.timing.record = attempt.settle(end, Some(trouble.failure())).await;
         let pseudonym = &self.outbound.config.pseudonym;
         let mut response = respond::trouble(&trouble, &self.names(), pseudonym);
         self.timing.write(response.headers_mut());
@@ -452,8 +444,7 @@ impl Call {
 
     fn count(&self, found: &Agent, end: State, status: u16) {
         let took = self.began.elapsed();
-        found.meters.request_ended(Some(status), took);
-        found.meters.finished(end, false);
+        found.meters.ended(end, status, took);
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }

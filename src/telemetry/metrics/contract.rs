@@ -98,6 +98,12 @@ struct Outbound {
 }
 
 impl Contract {
+    /// Counts a call (outbound) or an attempt (inbound) that ended with a reply of this status.
+    pub fn ended(&self, end: State, status: u16, took: Duration) {
+        self.request_ended(Some(status), took);
+        self.finished(end, false);
+    }
+
     /// Counts an ended request by its status class; `None` means that no status was sent.
     pub fn request_ended(&self, status: Option<u16>, took: Duration) {
         let class = match status {
@@ -116,8 +122,7 @@ impl Contract {
         self.validations[side as usize][result as usize].inc();
     }
 
-    /// Counts a call (outbound) or an attempt (inbound) that reached an end state.
-    pub fn finished(&self, end: State, degraded: bool) {
+    fn finished(&self, end: State, degraded: bool) {
         if let Some(index) = ENDS.iter().position(|state| *state == end) {
             self.finished[index][usize::from(degraded)].inc();
         }
