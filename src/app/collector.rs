@@ -1,7 +1,7 @@
 //! One collector process: started, running, stopped.
 
-use super::sidecar::bind;
 use super::signals::Stoppable;
+use super::sockets::bind;
 use super::workers::Workers;
 use super::{Error, compose};
 use crate::admission::{Beacon, shine};

@@ -5,16 +5,20 @@
 //! - stop: unready and deregistered, `drain_delay`, drain, last reports, files closed; each step
 //!   is bounded; a second signal ends the process at once
 
+mod build;
 mod collector;
 mod compose;
 mod contracts;
+mod delivery;
 mod ready;
 mod sidecar;
 mod signals;
+mod sockets;
 mod workers;
 
 pub use collector::Collector;
-pub use sidecar::{Addresses, Sidecar};
+pub use sidecar::Sidecar;
+pub use sockets::Addresses;
 
 use crate::config::Settings;
 use crate::consul;
@@ -96,7 +100,7 @@ pub async fn collect(settings: Settings) -> Result<(), Error> {
 /// Serves an empty registry until it is told to stop; for laptops and tests.
 pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
     let mut signals = signals::Signals::listen()?;
-    let listener = sidecar::bind("--listen", address).await?;
+    let listener = sockets::bind("--listen", address).await?;
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
     let ended = async {
         let serving = devregistry::serve(listener, async { drop(asked.await) });

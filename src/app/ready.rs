@@ -6,6 +6,7 @@ use crate::contract::watch::Directory;
 use crate::lifecycle::{Observer, Phase};
 use crate::spool::Spool;
 use crate::telemetry::metrics::Admission;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
@@ -47,6 +48,22 @@ impl Readiness {
             "outbound",
             "Consul has not answered yet and nothing is known from before",
         )
+    }
+
+    /// Shows each contract of ours and how it stands.
+    pub fn contracts(&self) -> Value {
+        let shown = self.contracts.iter().map(|(id, standing, record)| {
+            let (standing, record) = (standing.borrow(), record.borrow());
+            json!({
+                "agent": id,
+                "state": standing.state.as_str(),
+                "reason": standing.reason,
+                "registered": record.registered,
+                "trouble": record.trouble,
+                "confirmed_at": record.confirmed_at,
+            })
+        });
+        shown.collect()
     }
 
     fn consul(&self) -> Check {

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// After this long without a call a watch is let go.
@@ -49,6 +50,7 @@ pub struct Directory {
     known: Mutex<HashMap<Arc<str>, Vec<Arc<Instance>>>>,
     agents: Mutex<HashMap<Arc<str>, Arc<Agent>>>,
     workers: TaskTracker,
+    closing: CancellationToken,
     began: Instant,
 }
 
@@ -128,6 +130,7 @@ impl Directory {
             known: Mutex::new(known),
             agents: Mutex::default(),
             workers,
+            closing: CancellationToken::new(),
             began: Instant::now(),
         })
     }
@@ -154,6 +157,11 @@ impl Directory {
     pub fn agents(&self) -> Vec<Arc<Agent>> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.values().cloned().collect()
+    }
+
+    /// Ends all watches; views stay as they are.
+    pub fn close(&self) {
+        self.closing.cancel();
     }
 
     /// Says whether calls can be routed without asking Consul.
@@ -215,9 +223,11 @@ impl Directory {
         };
         self.workers.spawn(async move {
             // The watch ends only when its last receiver goes, which the follower holds.
+            let closing = follower.directory.closing.clone();
             tokio::select! {
                 () = watching => {}
                 () = follower.run() => {}
+                () = closing.cancelled() => {}
             }
         });
         agent

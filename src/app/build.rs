@@ -1,0 +1,397 @@
+//! Putting a sidecar together, bottom-up.
+
+use super::delivery::Delivery;
+use super::ready::Readiness;
+use super::sidecar::Sidecar;
+use super::sockets::{Addresses, Sockets};
+use super::workers::Workers;
+use super::{Error, compose};
+use crate::admin::{self, Command};
+use crate::admission::{self, HealthConfig, Ours, Prober, Registrar};
+use crate::config::{CollectorTarget, Settings, Upstream as Application};
+use crate::consul::{Client, Outcome, Poll};
+use crate::contract::watch::Directory;
+use crate::lifecycle::{Lifecycle, Observer, Phase};
+use crate::proxy::inbound::{Inbound, Served};
+use crate::proxy::listen::listen;
+use crate::proxy::outbound::Outbound;
+use crate::proxy::{Active, Recorder, Upstream, Upstreams};
+use crate::reporter::{Shipper, Target, Url};
+use crate::spool::Spool;
+use crate::store::Store;
+use crate::task::Timestamp;
+use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
+use http::Method;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::TaskTracker;
+
+/// Idle connections to the application are kept below the five seconds after which widespread
+/// servers (Node, uvicorn) close theirs, so that a call seldom meets a closing one.
+const KEEP_APPLICATION: Duration = Duration::from_secs(4);
+/// Other sidecars close after `idle_timeout`; we let go a little earlier.
+const KEEP_PEERS: f64 = 0.9;
+/// The parts of a sidecar while it is put together.
+pub struct Builder {
+    settings: Settings,
+    addresses: Addresses,
+    metrics: Arc<Metrics>,
+    spool: Spool,
+    state: Store,
+    client: Client,
+    consul_answered: Arc<AtomicBool>,
+    instance: String,
+    boot: String,
+    lifecycle: Lifecycle,
+    phase: Observer,
+    workers: Workers,
+    calls: TaskTracker,
+    connections: TaskTracker,
+    /// Watches and connections to upstreams: no calls, so draining does not wait for them.
+    background: TaskTracker,
+    active: Arc<Active>,
+}
+
+impl Builder {
+    /// Prepares what every part needs.
+    pub fn new(
+        settings: Settings,
+        addresses: Addresses,
+        metrics: Arc<Metrics>,
+        spool: Spool,
+        state: Store,
+    ) -> Result<Self, Error> {
+        let consul_answered = Arc::new(AtomicBool::new(false));
+        let counted = compose::observe(metrics.clone());
+        let answered = consul_answered.clone();
+        let observe = Arc::new(move |operation, outcome, took| {
+            if outcome == Outcome::Ok {
+                answered.store(true, Ordering::Relaxed);
+            }
+            counted(operation, outcome, took);
+        });
+        let client = Client::new(compose::consul(&settings.consul), observe)?;
+        let port = addresses.inbound.map_or(0, |address| address.port());
+        let (lifecycle, phase) = Lifecycle::new();
+        Ok(Self {
+            instance: settings.application.instance(port),
+            boot: format!("{:016x}", fastrand::u64(..)),
+            settings,
+            addresses,
+            metrics,
+            spool,
+            state,
+            client,
+            consul_answered,
+            lifecycle,
+            phase,
+            workers: Workers::default(),
+            calls: TaskTracker::new(),
+            connections: TaskTracker::new(),
+            background: TaskTracker::new(),
+            active: Arc::default(),
+        })
+    }
+
+    /// Starts the parts, each on top of those before.
+    pub async fn build(mut self, ours: Vec<Ours>, sockets: Sockets) -> Result<Sidecar, Error> {
+        let directory = Directory::open(
+            self.client.clone(),
+            self.metrics.clone(),
+            Some(self.state.clone()),
+            self.background.clone(),
+        )
+        .await;
+        let recorder = Arc::new(Recorder {
+            spool: self.spool.clone(),
+            metrics: self.metrics.clone(),
+        });
+        let mut readiness = Readiness {
+            lifecycle: self.phase.clone(),
+            spool: self.spool.clone(),
+            directory: directory.clone(),
+            consul_answered: self.consul_answered.clone(),
+            health: None,
+            contracts: Vec::new(),
+        };
+        if let (Some(socket), Some(application)) =
+            (sockets.inbound, self.settings.application.upstream.clone())
+        {
+            self.serve(socket, &application, ours, &recorder, &mut readiness)?;
+        }
+        self.call_others(sockets.outbound, &recorder, &directory);
+        if self.addresses.inbound.is_none() {
+            self.ask_consul();
+        }
+        let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);
+        let shipper = self.deliver()?;
+        self.lifecycle.advance(Phase::Serving);
+        let addresses = self.addresses;
+        let name = self.settings.application.name.as_str();
+        tracing::info!(
+            application = name,
+            instance = self.instance,
+            inbound = addresses.inbound.map(|a| a.to_string()),
+            outbound = %addresses.outbound,
+            admin = %addresses.admin,
+            "serving"
+        );
+        Ok(Sidecar {
+            addresses,
+            settings: self.settings,
+            lifecycle: self.lifecycle,
+            workers: self.workers,
+            commands,
+            metrics: self.metrics,
+            spool: self.spool,
+            state: self.state,
+            shipper,
+            directory,
+            calls: self.calls,
+            connections: self.connections,
+        })
+    }
+
+    /// Starts everything that concerns the application's own contracts.
+    fn serve(
+        &mut self,
+        socket: TcpListener,
+        application: &Application,
+        ours: Vec<Ours>,
+        recorder: &Arc<Recorder>,
+        readiness: &mut Readiness,
+    ) -> Result<(), Error> {
+        let health = self.probe(application)?;
+        readiness.health = Some(health.clone());
+        let bound = self.addresses.inbound.unwrap_or(self.addresses.outbound);
+        let admission = Arc::new(compose::admission(
+            &self.settings,
+            &self.instance,
+            &self.boot,
+            bound,
+            self.addresses.public,
+        ));
+        let versions: Vec<_> = ours
+            .iter()
+            .map(|ours| ours.contract.contract.version.clone())
+            .collect();
+        let mut served = Vec::with_capacity(ours.len());
+        for (at, ours) in ours.into_iter().enumerate() {
+            let (registrar, standing, record) = Registrar::new(
+                admission.clone(),
+                ours.clone(),
+                versions.clone(),
+                self.client.clone(),
+                self.metrics.clone(),
+                health.clone(),
+                self.phase.clone(),
+            );
+            let id = ours.contract.contract.id.to_string();
+            readiness.contracts.push((id, standing.clone(), record));
+            self.start_until_leaving("registrar", registrar.run());
+            served.push(self.served(at, &ours, standing));
+        }
+        let config = compose::inbound(&self.settings, &self.boot, served);
+        let upstream = Upstream::new(
+            authority(application),
+            KEEP_APPLICATION,
+            self.background.clone(),
+        );
+        let inbound = Arc::new(Inbound::new(
+            config,
+            recorder.clone(),
+            upstream,
+            self.active.clone(),
+            self.phase.clone(),
+            self.calls.clone(),
+        ));
+        let limits = compose::listener(&self.settings.limits);
+        let listening = listen(
+            socket,
+            inbound,
+            limits,
+            self.phase.clone(),
+            self.connections.clone(),
+        );
+        self.workers.start("inbound listener", listening);
+        Ok(())
+    }
+
+    fn probe(
+        &mut self,
+        application: &Application,
+    ) -> Result<watch::Receiver<admission::Health>, Error> {
+        let settings = &self.settings.application;
+        let upstream = format!("http://{}", authority(application));
+        let upstream = upstream.parse().map_err(|e| Error::Client(Box::new(e)))?;
+        let config = HealthConfig {
+            upstream,
+            path: settings.health.clone(),
+            interval: settings.health_interval,
+            timeout: settings.health_timeout,
+            failures: settings.health_failures,
+        };
+        let (prober, health) = Prober::new(config).map_err(|e| Error::Client(Box::new(e)))?;
+        self.workers.start("health prober", prober.run());
+        Ok(health)
+    }
+
+    fn served(&self, at: usize, ours: &Ours, standing: admission::Reader) -> Served {
+        let source = &self.settings.application.contracts[at];
+        let contract = &ours.contract.contract;
+        let id = contract.id.as_str();
+        let digest = ours.contract.digest.to_string();
+        let digest = digest.trim_start_matches("sha-256:");
+        let team = &self.settings.application.team;
+        self.metrics
+            .serves(team, id, &contract.version.to_string(), digest);
+        let timeout = contract.constraints.timeout;
+        self.metrics.contract_taken(id, timeout, Timestamp::now());
+        let method = source.method.as_str().as_bytes();
+        let method = Method::from_bytes(method).unwrap_or(Method::POST);
+        Served::new(
+            ours.contract.clone(),
+            (method, source.path.clone()),
+            (compose::mode(source.input), compose::mode(source.output)),
+            format!("{}-{}", self.client.layout().service(id), self.instance),
+            standing,
+            self.metrics.contract(Direction::Inbound, id),
+        )
+    }
+
+    fn call_others(
+        &mut self,
+        socket: TcpListener,
+        recorder: &Arc<Recorder>,
+        directory: &Arc<Directory>,
+    ) {
+        let config = compose::outbound(&self.settings, self.addresses.outbound, &self.boot);
+        let keep = self.settings.limits.idle_timeout.mul_f64(KEEP_PEERS);
+        let outbound = Arc::new(Outbound::new(
+            config,
+            recorder.clone(),
+            directory.clone(),
+            Upstreams::new(keep, self.background.clone()),
+            self.active.clone(),
+            self.calls.clone(),
+        ));
+        let limits = compose::listener(&self.settings.limits);
+        let listening = listen(
+            socket,
+            outbound,
+            limits,
+            self.phase.clone(),
+            self.connections.clone(),
+        );
+        self.workers.start("outbound listener", listening);
+    }
+
+    /// Without contracts nothing else asks Consul, and readiness wants to know that it is there.
+    fn ask_consul(&mut self) {
+        let client = self.client.clone();
+        let answered = self.consul_answered.clone();
+        self.workers.start("consul greeting", async move {
+            while !answered.load(Ordering::Relaxed) && client.leader().await.is_err() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            std::future::pending::<()>().await;
+        });
+    }
+
+    fn administer(
+        &mut self,
+        socket: TcpListener,
+        public: Option<TcpListener>,
+        directory: Arc<Directory>,
+        readiness: Readiness,
+    ) -> mpsc::Receiver<Command> {
+        let (commands, received) = mpsc::channel(4);
+        let readiness = Arc::new(readiness);
+        let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
+        let active = self.active.clone();
+        let house = Arc::new(admin::House {
+            own_address: self.addresses.admin,
+            metrics: self.metrics.clone(),
+            spool: self.spool.clone(),
+            directory,
+            ready: Box::new(move || ready.checks()),
+            outbound_ready: Box::new(move || outbound_ready.outbound()),
+            contracts: Box::new(move || contracts.contracts()),
+            active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
+            config: self.settings.to_json(),
+            commands,
+        });
+        if let Some(public) = public {
+            let router = admin::public(house.clone());
+            self.workers
+                .start("public admin listener", serve_http(public, router));
+        }
+        let router = admin::router(house);
+        self.workers
+            .start("admin listener", serve_http(socket, router));
+        received
+    }
+
+    fn deliver(&self) -> Result<Option<Delivery>, Error> {
+        let target = match &self.settings.spool.collector {
+            None => return Ok(None),
+            Some(CollectorTarget::Url(url)) => {
+                Target::Fixed(url.parse().map_err(|e| Error::Client(Box::new(e)))?)
+            }
+            Some(CollectorTarget::Consul(service)) => self.looked_up(service),
+        };
+        let config = compose::reporter(&self.settings.spool);
+        let shipper = Shipper::new(config, target, self.spool.clone(), self.metrics.clone());
+        let shipper = shipper.map_err(|e| Error::Client(Box::new(e)))?;
+        Ok(Some(Delivery::start(shipper)))
+    }
+
+    /// Finds the collector in Consul anew for every round; any passing one will do.
+    fn looked_up(&self, service: &str) -> Target {
+        let (client, service) = (self.client.clone(), service.to_owned());
+        Target::Lookup(Box::new(move || {
+            let (client, service) = (client.clone(), service.clone());
+            Box::pin(async move {
+                let name = client.layout().service(&service);
+                let found = client.health(&name, Poll::NOW).await.ok()?.value;
+                let passing: Vec<_> = found.iter().filter(|i| i.passing).collect();
+                let one = passing.get(fastrand::usize(..passing.len().max(1)))?;
+                Url::parse(&format!("http://{}", one.authority())).ok()
+            })
+        }))
+    }
+
+    /// Starts a worker that may end once the process leaves.
+    fn start_until_leaving(
+        &mut self,
+        name: &'static str,
+        worker: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut phase = self.phase.clone();
+        self.workers.start(name, async move {
+            worker.await;
+            if phase.phase() >= Phase::Leaving {
+                // Its work is done; ending would look like an incident until we stop watching.
+                phase.reached(Phase::Stopping).await;
+            }
+        });
+    }
+}
+
+/// `host:port`, an IPv6 address in brackets.
+fn authority(application: &Application) -> String {
+    let Application { host, port } = application;
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+async fn serve_http(listener: TcpListener, router: axum::Router) {
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "an admin listener failed");
+    }
+}
