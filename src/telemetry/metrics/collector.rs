@@ -55,6 +55,7 @@ impl Collector {
         let registry = Registry::new_custom(Some("hermes_collector".to_owned()), None)
             .expect("the prefix is not empty");
         let to = Declare(&registry);
+        to.build_info();
         let reports = to.counters("reports_total", "Reports received.", &["result"]);
         let open = to.gauges(
             "tasks_open",

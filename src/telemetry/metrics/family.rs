@@ -37,6 +37,19 @@ impl Declare<'_> {
         family
     }
 
+    /// Declares the one gauge that tells which build this is.
+    pub fn build_info(&self) {
+        let version = env!("CARGO_PKG_VERSION");
+        let revision = option_env!("HERMES_REVISION").unwrap_or("unknown");
+        self.gauges(
+            "build_info",
+            "1, with the build as labels.",
+            &["version", "revision"],
+        )
+        .with_label_values(&[version, revision])
+        .set(1);
+    }
+
     pub fn counter(&self, name: &str, help: &str) -> IntCounter {
         self.register(IntCounter::new(name, help).expect(DECLARED_ONCE))
     }

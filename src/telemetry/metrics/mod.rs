@@ -9,10 +9,19 @@
 //! - a scrape reads memory only
 
 mod collector;
+mod consul;
 mod contract;
 mod family;
+mod proxy;
 mod sidecar;
+mod spool;
+mod standing;
+mod tasks;
 
 pub use collector::{Collector, Received};
 pub use contract::{AttemptKind, Contract, Direction, Side, Validation};
-pub use sidecar::{Admission, AdmissionStep, Cohort, Phase, Ready, Sidecar, SpoolLoss};
+pub use proxy::Phase;
+pub use sidecar::Sidecar;
+pub use spool::SpoolLoss;
+pub use standing::{Admission, AdmissionStep, Ready};
+pub use tasks::Cohort;
