@@ -129,6 +129,7 @@ impl Store {
             observe: options.observe,
             looked_at: Instant::now(),
             commits: 0,
+            log_then: 0,
         };
         let connection = prepared.reader;
         let threads = Threads {

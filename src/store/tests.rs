@@ -61,6 +61,27 @@ async fn appended_rows_are_there_after_an_end_without_close() {
 }
 
 #[tokio::test]
+async fn the_files_of_a_killed_process_hold_every_appended_row() {
+    let place = Place::new();
+    let store = place.store();
+    for _ in 0..50 {
+        store.append(insert("row")).await.unwrap();
+    }
+    // What a kill would leave behind; copied by another process, since a descriptor of this one
+    // on the live file would drop its locks.
+    let image = Place::new();
+    let from = place.path().parent().unwrap().to_owned();
+    let copy = std::process::Command::new("cp")
+        .arg("-r")
+        .args([&from, &image.path().parent().unwrap().to_owned()])
+        .status();
+    assert!(copy.unwrap().success());
+    let log = std::fs::metadata(file::sibling(&image.path(), "-wal")).unwrap();
+    assert!(log.len() > 0);
+    assert_eq!(count(&image.store()).await, 50);
+}
+
+#[tokio::test]
 async fn close_commits_what_was_only_offered() {
     let place = Place::new();
     let store = place.store();
