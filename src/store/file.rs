@@ -112,20 +112,29 @@ fn open_checked(
     if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
         inspect(path, schema)?;
     } else {
-        // SQLite gives its log the mode of the database, so only this one has to be created by us.
-        let created = private().create_new(true).open(path);
-        match created {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(OpenError::Create {
-                    path: path.to_owned(),
-                    source: error,
-                });
-            }
-            _ => {}
-        }
+        create(path).map_err(|source| OpenError::Create {
+            path: path.to_owned(),
+            source,
+        })?;
     }
     let opened = open_writer(path, schema, durability);
     opened.map_err(|source| sqlite(path, source))
+}
+
+/// Creates the empty file; SQLite gives its log and index the same mode.
+fn create(path: &Path) -> std::io::Result<()> {
+    match private().create_new(true).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // The name itself must survive a loss of power too.
+    match path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// Looks at the file without changing it.
