@@ -108,6 +108,8 @@ impl Book {
             durability: store::Durability::Disk,
             queue: QUEUE,
             observe: Box::new(move |took| metrics.store_write(took)),
+            // Counting a month of reports would delay the start.
+            probes: &["SELECT task_id FROM tasks ORDER BY started_at DESC LIMIT 1000"],
         };
         let (store, opened) = Store::open(path, &SCHEMA, options)?;
         Ok((Self { store }, opened))

@@ -25,7 +25,11 @@ impl Place {
     }
 
     fn open(&self) -> Result<(Store, Opened), OpenError> {
-        Store::open(&self.path(), &SCHEMA, Options::default())
+        let options = Options {
+            probes: &["SELECT text FROM notes"],
+            ..Options::default()
+        };
+        Store::open(&self.path(), &SCHEMA, options)
     }
 
     fn store(&self) -> Store {
@@ -192,6 +196,25 @@ async fn damaged_files_are_moved_aside() {
         store.append(insert("fresh")).await.unwrap();
         store.close().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn damage_in_a_large_file_is_met_by_the_probes() {
+    let place = Place::new();
+    let store = place.store();
+    let text = "y".repeat(16 << 10);
+    for _ in 0..640 {
+        store.offer(insert(&text), |_| {}).unwrap();
+    }
+    store.close().await.unwrap();
+    let mut bytes = std::fs::read(place.path()).unwrap();
+    assert!(bytes.len() > 8 << 20);
+    // The root of the table, right behind the pages of the schema and the pointer map.
+    bytes[2 * 4096..3 * 4096].fill(0xA5);
+    std::fs::write(place.path(), &bytes).unwrap();
+    let (store, opened) = place.open().unwrap();
+    assert!(opened.moved_aside.is_some());
+    assert_eq!(count(&store).await, 0);
 }
 
 #[tokio::test]

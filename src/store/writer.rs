@@ -100,6 +100,10 @@ impl Writer {
     }
 
     fn transaction(&self, group: &mut [Box<dyn Work>]) -> Result<(), StoreError> {
+        if !self.connection.is_autocommit() {
+            // A rollback failed before; until one works nothing else can.
+            self.execute("ROLLBACK")?;
+        }
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.jobs_and_commit(group);
         // Some errors roll back by themselves.
