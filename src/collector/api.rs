@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Windows of a list that one request looks through.
 const MOST_WINDOWS: usize = 10;
@@ -139,9 +139,9 @@ async fn report_status(
     body: Body,
 ) -> Result<Json<Receipt>, Refusal> {
     let coding = head(&headers)?;
-    let body = collect(body).await?;
     // The semaphore is never closed.
     let _permit = desk.ingests.acquire().await.ok();
+    let body = collect(body).await?;
     let now = Timestamp::now();
     let read = tokio::task::spawn_blocking(move || ingest::read(&body, coding, now)).await;
     let parsed = match read {

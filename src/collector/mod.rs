@@ -30,8 +30,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Bodies that are unpacked and read at the same time.
-const INGESTS: usize = 64;
+/// Bodies that are received, unpacked and read at the same time; each takes up to 20 MiB.
+const INGESTS: usize = 32;
 
 /// How the collector works.
 #[derive(Debug, Clone)]

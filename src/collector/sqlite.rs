@@ -6,10 +6,14 @@
 //! - a report is confirmed after its commit, which is synced to disk: the sender forgets it then
 //! - elsewhere: what sums mean (`attempt`), what is shown (`view`)
 
-use super::attempt::{Attempt, CallSummary, Told, attempts, summarise};
-use super::list::{Filter, Page, TaskLine};
+mod forget;
+mod read;
+mod sums;
+
+use super::attempt::{Told, summarise};
+use super::list::{Filter, Page};
 use crate::store::{self, OpenError, Opened, Schema, Store, StoreError};
-use crate::task::{Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
+use crate::task::{Id, Report, SlaLevel, State, Timestamp};
 use crate::telemetry::metrics::{Collector as Metrics, Received};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::HashMap;
@@ -18,16 +22,6 @@ use std::sync::Arc;
 
 /// Batches that may wait for the writer; each has at most a thousand reports.
 const QUEUE: usize = 256;
-
-/// Calls of one task that are shown at most; the newest.
-const MOST_CALLS: i64 = 1_000;
-
-/// Rows that one query of a list looks at.
-const WINDOW: usize = 20_000;
-
-/// Tasks and calls that one transaction of the retention forgets.
-const FORGOTTEN_TASKS: i64 = 100;
-const FORGOTTEN_CALLS: i64 = 500;
 
 const SCHEMA: Schema = Schema {
     name: "collector",
@@ -114,6 +108,8 @@ impl Book {
             durability: store::Durability::Disk,
             queue: QUEUE,
             observe: Box::new(move |took| metrics.store_write(took)),
+            // Counting a month of reports would delay the start.
+            probes: &["SELECT task_id FROM tasks ORDER BY started_at DESC LIMIT 1000"],
         };
         let (store, opened) = Store::open(path, &SCHEMA, options)?;
         Ok((Self { store }, opened))
@@ -129,27 +125,27 @@ impl Book {
     /// Reads all that is known of a task, grouped by call.
     pub(super) async fn task(&self, task_id: Id) -> Result<Vec<Vec<Told>>, StoreError> {
         self.store
-            .read(move |connection| load_task(connection, &task_id))
+            .read(move |connection| read::load_task(connection, &task_id))
             .await
     }
 
     /// Reads a page of tasks, newest first; a page may be short and still have a next one.
     pub(super) async fn tasks(&self, filter: Filter, now: Timestamp) -> Result<Page, StoreError> {
         self.store
-            .read(move |connection| load_page(connection, filter, now))
+            .read(move |connection| read::load_page(connection, filter, now))
             .await
     }
 
     pub(super) async fn open_counts(&self, now: Timestamp) -> Result<OpenCounts, StoreError> {
         self.store
-            .read(move |connection| count_open(connection, now))
+            .read(move |connection| read::count_open(connection, now))
             .await
     }
 
     /// Forgets some calls that began before `cutoff`; returns whether there are more.
     pub(super) async fn forget(&self, cutoff: Timestamp) -> Result<bool, StoreError> {
         self.store
-            .append(move |connection| forget(connection, cutoff))
+            .append(move |connection| forget::forget(connection, cutoff))
             .await
     }
 
@@ -183,10 +179,12 @@ fn record(connection: &Connection, reports: &[Told]) -> rusqlite::Result<Recorde
         recorded.results.push(Ok(result));
     }
     for call_id in touched.into_keys() {
-        let told = load_call(connection, call_id.as_str())?;
+        let told = read::load_call(connection, call_id.as_str())?;
         if let Some(call) = summarise(&told) {
-            recorded.breaks.extend(put_call(connection, &call, &told)?);
-            put_task(connection, &call)?;
+            recorded
+                .breaks
+                .extend(sums::put_call(connection, &call, &told)?);
+            sums::put_task(connection, &call)?;
         }
     }
     Ok(recorded)
@@ -263,265 +261,6 @@ fn insert(connection: &Connection, told: &Told, bit: i64) -> rusqlite::Result<()
         told.detail,
         json(report)?,
     ])?;
-    Ok(())
-}
-
-/// Writes the sum of a call; returns the applications of attempts whose chain broke just now.
-fn put_call(
-    connection: &Connection,
-    call: &CallSummary,
-    told: &[Told],
-) -> rusqlite::Result<Vec<String>> {
-    let broken: Vec<String> = attempts(told)
-        .iter()
-        .filter(|attempt| !attempt.breaks().is_empty())
-        .map(|attempt| callee_application(attempt).to_owned())
-        .collect();
-    let mut statement = connection.prepare_cached("SELECT breaks FROM calls WHERE call_id = ?1")?;
-    let id = call.call_id.as_str();
-    let before: Option<usize> = statement
-        .query_row([id], |row| row.get::<_, i64>(0))
-        .optional()?
-        .and_then(|count| usize::try_from(count).ok());
-    let mut statement = connection.prepare_cached(
-        "INSERT INTO calls (call_id, task_id, state, started_at, ended_at, deadline_at, is_root,
-             agent, application, sla_level, breaks)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-         ON CONFLICT (call_id) DO UPDATE SET
-             state = ?3, started_at = ?4, ended_at = ?5, deadline_at = ?6, is_root = ?7,
-             agent = ?8, application = ?9, sla_level = ?10, breaks = ?11",
-    )?;
-    statement.execute(params![
-        id,
-        call.task_id.as_str(),
-        call.state.as_str(),
-        millis(call.started_at),
-        call.ended_at.map(millis),
-        millis(call.deadline_at),
-        call.parent_step.is_none(),
-        call.agent,
-        call.application,
-        call.sla_level.as_str(),
-        broken.len() as i64,
-    ])?;
-    Ok(broken.into_iter().skip(before.unwrap_or(0)).collect())
-}
-
-fn callee_application<'a>(attempt: &Attempt<'a>) -> &'a str {
-    let callee = attempt.by(Reporter::Callee);
-    &callee.unwrap_or(attempt.decisive).application
-}
-
-/// Brings the sum of a task up to date with one of its calls.
-///
-/// Each question is the first entry of an index, however many calls the task has.
-fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite::Result<()> {
-    let task = call.task_id.as_str();
-    let open = state_at(
-        connection,
-        "SELECT state FROM calls INDEXED BY calls_open WHERE task_id = ?1 AND ended_at IS NULL
-         ORDER BY started_at DESC, call_id DESC LIMIT 1",
-        task,
-    )?;
-    let is_open = open.is_some();
-    let last = |which| {
-        let sql = format!("SELECT state {which} ORDER BY started_at DESC, call_id DESC LIMIT 1");
-        state_at(connection, &sql, task)
-    };
-    let state = match open {
-        Some(state) => Some(state),
-        // Without a root so far, the calls that are known stand in.
-        None => last(ROOTS)?.map_or_else(|| last(CALLS), |state| Ok(Some(state)))?,
-    };
-    let first = |which| {
-        let sql = format!(
-            "SELECT agent, application, sla_level {which} ORDER BY started_at, call_id LIMIT 1"
-        );
-        let mut statement = connection.prepare_cached(&sql)?;
-        let name = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-        statement.query_row([task], name).optional()
-    };
-    let named: Option<(String, String, String)> =
-        first(ROOTS)?.map_or_else(|| first(CALLS), |named| Ok(Some(named)))?;
-    let (agent, application, sla_level) = named.unwrap_or_default();
-    let mut statement = connection.prepare_cached(
-        "INSERT INTO tasks
-             (task_id, state, agent, application, sla_level, degraded, started_at, latest_end, ended_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6,
-             (SELECT min(started_at) FROM calls WHERE task_id = ?1), ?7, iif(?8, NULL, ?7))
-         ON CONFLICT (task_id) DO UPDATE SET
-             state = ?2, agent = ?3, application = ?4, sla_level = ?5,
-             degraded = degraded OR ?6, started_at = excluded.started_at,
-             latest_end = max(latest_end, ?7),
-             ended_at = iif(?8, NULL, max(latest_end, ?7))",
-    )?;
-    statement.execute(params![
-        task,
-        state.unwrap_or(call.state).as_str(),
-        agent,
-        application,
-        sla_level,
-        call.degraded,
-        call.ended_at.map_or(0, millis),
-        is_open,
-    ])?;
-    Ok(())
-}
-
-const ROOTS: &str = "FROM calls INDEXED BY calls_roots WHERE task_id = ?1 AND is_root";
-const CALLS: &str = "FROM calls INDEXED BY calls_of_task WHERE task_id = ?1";
-
-fn state_at(connection: &Connection, sql: &str, task_id: &str) -> rusqlite::Result<Option<State>> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let found = statement.query_row([task_id], |row| state(row, 0));
-    found.optional()
-}
-
-fn load_call(connection: &Connection, call_id: &str) -> rusqlite::Result<Vec<Told>> {
-    let mut statement = connection
-        .prepare_cached("SELECT id, conflicts, detail, body FROM reports WHERE call_id = ?1")?;
-    let mut rows = statement.query([call_id])?;
-    let mut told = Vec::new();
-    while let Some(row) = rows.next()? {
-        let Ok(report) = serde_json::from_slice::<Report>(row.get_ref(3)?.as_bytes()?) else {
-            // A damaged row must not hide its neighbours.
-            tracing::error!(call = call_id, "a stored report cannot be read");
-            continue;
-        };
-        let conflicts = match row.get(1)? {
-            0 => Vec::new(),
-            _ => load_conflicts(connection, row.get(0)?)?,
-        };
-        told.push(Told {
-            report,
-            detail: row.get(2)?,
-            conflicts,
-        });
-    }
-    Ok(told)
-}
-
-fn load_conflicts(connection: &Connection, report: i64) -> rusqlite::Result<Vec<StateAt>> {
-    let mut statement = connection
-        .prepare_cached("SELECT state, at FROM conflicts WHERE report = ?1 ORDER BY at")?;
-    let rows = statement.query_map([report], |row| {
-        Ok(StateAt {
-            state: state(row, 0)?,
-            at: timestamp(row.get(1)?),
-        })
-    })?;
-    rows.collect()
-}
-
-fn load_task(connection: &Connection, task_id: &Id) -> rusqlite::Result<Vec<Vec<Told>>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT call_id FROM calls WHERE task_id = ?1 ORDER BY started_at DESC LIMIT ?2",
-    )?;
-    let rows = statement.query_map(params![task_id.as_str(), MOST_CALLS], |row| {
-        row.get::<_, String>(0)
-    })?;
-    let mut calls = Vec::new();
-    for call_id in rows {
-        let told = load_call(connection, &call_id?)?;
-        if !told.is_empty() {
-            calls.push(told);
-        }
-    }
-    calls.reverse();
-    Ok(calls)
-}
-
-fn load_page(connection: &Connection, filter: Filter, now: Timestamp) -> rusqlite::Result<Page> {
-    let mut statement = connection.prepare_cached(
-        "SELECT task_id, state, agent, application, sla_level, degraded, started_at, ended_at
-         FROM tasks WHERE (started_at, task_id) < (?1, ?2)
-         ORDER BY started_at DESC, task_id DESC LIMIT ?3",
-    )?;
-    let (before, id) = filter.cursor();
-    let mut rows = statement.query(params![millis(before), id, WINDOW as i64])?;
-    let mut page = Page::new(filter);
-    while let Some(row) = rows.next()? {
-        let line = TaskLine {
-            task_id: row.get(0)?,
-            state: state(row, 1)?,
-            agent: row.get(2)?,
-            application: row.get(3)?,
-            sla_level: sla_level(row, 4)?,
-            degraded: row.get(5)?,
-            started_at: timestamp(row.get(6)?),
-            ended_at: row.get::<_, Option<i64>>(7)?.map(timestamp),
-        };
-        if !page.look(line, now) {
-            return Ok(page);
-        }
-        if page.looked() == WINDOW {
-            return Ok(page);
-        }
-    }
-    page.exhaust();
-    Ok(page)
-}
-
-fn count_open(connection: &Connection, now: Timestamp) -> rusqlite::Result<OpenCounts> {
-    let mut statement = connection.prepare_cached(
-        "SELECT state, count(*), total(deadline_at < ?1) FROM calls INDEXED BY calls_open
-         WHERE ended_at IS NULL GROUP BY state",
-    )?;
-    let mut rows = statement.query([millis(now)])?;
-    let mut counts = OpenCounts::default();
-    while let Some(row) = rows.next()? {
-        let count: i64 = row.get(1)?;
-        let stalled: f64 = row.get(2)?;
-        counts.by_state.push((state(row, 0)?, count.max(0) as u64));
-        counts.stalled += stalled as u64;
-    }
-    Ok(counts)
-}
-
-fn forget(connection: &Connection, cutoff: Timestamp) -> rusqlite::Result<bool> {
-    let mut statement = connection.prepare_cached(
-        "SELECT task_id FROM tasks WHERE started_at < ?1 ORDER BY started_at LIMIT ?2",
-    )?;
-    let found = statement.query_map(params![millis(cutoff), FORGOTTEN_TASKS], |row| row.get(0))?;
-    let tasks = found.collect::<rusqlite::Result<Vec<String>>>()?;
-    let mut left = FORGOTTEN_CALLS;
-    for task_id in &tasks {
-        let mut statement = connection.prepare_cached(
-            "SELECT call_id FROM calls WHERE task_id = ?1 AND started_at < ?2
-             ORDER BY started_at LIMIT ?3",
-        )?;
-        let calls =
-            statement.query_map(params![task_id, millis(cutoff), left], |row| row.get(0))?;
-        let calls = calls.collect::<rusqlite::Result<Vec<String>>>()?;
-        for call_id in &calls {
-            forget_call(connection, call_id)?;
-        }
-        left -= calls.len() as i64;
-        if left == 0 {
-            return Ok(true);
-        }
-        // A task that goes on keeps what is young enough.
-        connection
-            .prepare_cached(
-                "UPDATE tasks SET started_at = (SELECT min(started_at) FROM calls WHERE task_id = ?1)
-                 WHERE task_id = ?1 AND EXISTS (SELECT 1 FROM calls WHERE task_id = ?1)",
-            )?
-            .execute([task_id])?;
-        connection
-            .prepare_cached("DELETE FROM tasks WHERE task_id = ?1 AND started_at < ?2")?
-            .execute(params![task_id, millis(cutoff)])?;
-    }
-    Ok(tasks.len() as i64 == FORGOTTEN_TASKS)
-}
-
-fn forget_call(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
-    for sql in [
-        "DELETE FROM conflicts WHERE report IN (SELECT id FROM reports WHERE call_id = ?1)",
-        "DELETE FROM reports WHERE call_id = ?1",
-        "DELETE FROM calls WHERE call_id = ?1",
-    ] {
-        connection.prepare_cached(sql)?.execute([call_id])?;
-    }
     Ok(())
 }
 

@@ -105,6 +105,7 @@ impl Spool {
                 Mode::Disk => store::Durability::Disk,
             },
             observe: Box::new(move |took| observed.store_write(took)),
+            probes: table::PROBES,
             ..store::Options::default()
         };
         let (store, opened) = Store::open(&config.path, &table::SCHEMA, options)?;

@@ -35,6 +35,16 @@ pub(super) const SCHEMA: Schema = Schema {
     "],
 };
 
+/// What a start and the first claim read.
+pub(super) const PROBES: &[&str] = &[
+    COUNT_ALL,
+    "SELECT row, queued_at FROM reports ORDER BY row LIMIT 1000",
+    COUNT_DEAD,
+];
+
+const COUNT_ALL: &str = "SELECT count(*) FROM reports";
+const COUNT_DEAD: &str = "SELECT count(*) FROM dead_letters";
+
 /// What a put did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Put {
@@ -268,13 +278,13 @@ pub(super) fn oldest_at(connection: &Connection) -> rusqlite::Result<Option<Time
 
 pub(super) fn count(connection: &Connection) -> rusqlite::Result<Counts> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let all = number("SELECT count(*) FROM reports")?;
+    let all = number(COUNT_ALL)?;
     let open = number("SELECT count(*) FROM reports WHERE ended = 0")?;
     let last_number = number("SELECT coalesce(max(row), 0) FROM reports")?;
     Ok(Counts {
         waiting: (all - open) as u64,
         open: open as u64,
-        dead: number("SELECT count(*) FROM dead_letters")? as u64,
+        dead: number(COUNT_DEAD)? as u64,
         last_number,
     })
 }

@@ -5,7 +5,7 @@
 //! - a damaged file is moved aside, never deleted; a newer or foreign one is not touched
 
 use super::fault::is_damage;
-use super::{Durability, OpenError, Schema};
+use super::{Durability, OpenError, Options, Schema};
 use crate::task::Timestamp;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -33,15 +33,15 @@ pub(super) struct Prepared {
 pub(super) fn prepare(
     path: &Path,
     schema: &Schema,
-    durability: Durability,
+    options: &Options,
 ) -> Result<Prepared, OpenError> {
     create_directory(path)?;
     let lock = lock(path)?;
     let mut moved_aside = None;
-    let writer = match open_checked(path, schema, durability) {
+    let writer = match open_checked(path, schema, options) {
         Err(OpenError::Sqlite { source, .. }) if is_damage(&source) => {
             moved_aside = Some(move_aside(path)?);
-            open_checked(path, schema, durability)?
+            open_checked(path, schema, options)?
         }
         other => other?,
     };
@@ -104,28 +104,33 @@ fn private() -> OpenOptions {
     how
 }
 
-fn open_checked(
-    path: &Path,
-    schema: &Schema,
-    durability: Durability,
-) -> Result<Connection, OpenError> {
+fn open_checked(path: &Path, schema: &Schema, options: &Options) -> Result<Connection, OpenError> {
     if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
         inspect(path, schema)?;
     } else {
-        // SQLite gives its log the mode of the database, so only this one has to be created by us.
-        let created = private().create_new(true).open(path);
-        match created {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(OpenError::Create {
-                    path: path.to_owned(),
-                    source: error,
-                });
-            }
-            _ => {}
-        }
+        create(path).map_err(|source| OpenError::Create {
+            path: path.to_owned(),
+            source,
+        })?;
     }
-    let opened = open_writer(path, schema, durability);
+    let opened = open_writer(path, schema, options);
     opened.map_err(|source| sqlite(path, source))
+}
+
+/// Creates the empty file; SQLite gives its log and index the same mode.
+fn create(path: &Path) -> std::io::Result<()> {
+    match private().create_new(true).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // The name itself must survive a loss of power too.
+    match path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// Looks at the file without changing it.
@@ -156,11 +161,7 @@ fn inspect(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn open_writer(
-    path: &Path,
-    schema: &Schema,
-    durability: Durability,
-) -> rusqlite::Result<Connection> {
+fn open_writer(path: &Path, schema: &Schema, options: &Options) -> rusqlite::Result<Connection> {
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     if std::fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_SIZE) {
         quick_check(&connection)?;
@@ -168,7 +169,7 @@ fn open_writer(
     // Has an effect only before the first table, and before WAL writes the first page.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    let synchronous = match durability {
+    let synchronous = match options.durability {
         // In WAL mode the log is written, not synced, at each commit: the kernel has it, so it
         // survives a kill of this process, and the file stays sound through a power cut.
         Durability::Process => "NORMAL",
@@ -180,7 +181,18 @@ fn open_writer(
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "cell_size_check", true)?;
     schema.migrate(&mut connection)?;
+    for query in options.probes {
+        probe(&connection, query)?;
+    }
     Ok(connection)
+}
+
+/// Runs a query to its end.
+fn probe(connection: &Connection, query: &str) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(query)?;
+    let mut rows = statement.query([])?;
+    while rows.next()?.is_some() {}
+    Ok(())
 }
 
 fn open_reader(path: &Path) -> rusqlite::Result<Connection> {

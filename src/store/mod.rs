@@ -59,6 +59,8 @@ pub struct Options {
     /// Jobs that may be queued.
     pub queue: usize,
     pub observe: Observe,
+    /// Queries that the owner depends on; a file on which one meets damage is not used.
+    pub probes: &'static [&'static str],
 }
 
 impl Default for Options {
@@ -67,6 +69,7 @@ impl Default for Options {
             durability: Durability::Process,
             queue: 65_536,
             observe: Box::new(|_| {}),
+            probes: &[],
         }
     }
 }
@@ -113,7 +116,7 @@ impl Store {
         schema: &Schema,
         options: Options,
     ) -> Result<(Self, Opened), OpenError> {
-        let prepared = file::prepare(path, schema, options.durability)?;
+        let prepared = file::prepare(path, schema, &options)?;
         let jobs = Arc::new(Queue::new(options.queue));
         let usage = Arc::new(Usage::default());
         let dirty = Arc::new(AtomicBool::new(true));
@@ -129,6 +132,7 @@ impl Store {
             observe: options.observe,
             looked_at: Instant::now(),
             commits: 0,
+            log_then: 0,
         };
         let connection = prepared.reader;
         let threads = Threads {

@@ -25,8 +25,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The log is emptied by force beyond this size, whoever is reading.
 const LOG_LIMIT: u64 = 32 << 20;
 
-/// After so many commits the second connection is asked to empty the log.
+/// After so many commits, or so much growth of the log, the second connection is asked to copy it
+/// into the file; what is then left for a forced emptying is little.
 const CHECKPOINT_COMMITS: u32 = 1_000;
+const CHECKPOINT_GROWTH: u64 = 4 << 20;
 
 /// So many free pages are kept for the rows to come.
 const FREE_PAGES: u64 = 256;
@@ -58,7 +60,9 @@ pub(super) struct Writer {
     pub(super) log_path: PathBuf,
     pub(super) observe: Observe,
     pub(super) looked_at: Instant,
+    /// Commits, and the size of the log, since the last checkpoint was asked for.
     pub(super) commits: u32,
+    pub(super) log_then: u64,
 }
 
 impl Writer {
@@ -96,6 +100,10 @@ impl Writer {
     }
 
     fn transaction(&self, group: &mut [Box<dyn Work>]) -> Result<(), StoreError> {
+        if !self.connection.is_autocommit() {
+            // A rollback failed before; until one works nothing else can.
+            self.execute("ROLLBACK")?;
+        }
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.jobs_and_commit(group);
         // Some errors roll back by themselves.
@@ -132,13 +140,15 @@ impl Writer {
         if free > FREE_PAGES && free > self.usage.pages.load(Ordering::Relaxed) / 4 {
             self.give_back(GIVEN_BACK_BUSY);
         }
-        if self.usage.log_bytes.load(Ordering::Relaxed) > LOG_LIMIT {
+        let log = self.usage.log_bytes.load(Ordering::Relaxed);
+        let grown = log.saturating_sub(self.log_then);
+        if log > LOG_LIMIT {
             self.empty_log();
-        } else if self.commits >= CHECKPOINT_COMMITS {
-            self.commits = 0;
+        } else if self.commits >= CHECKPOINT_COMMITS || grown >= CHECKPOINT_GROWTH {
             // A full queue means that the reader is at work; it is asked again at the next look.
-            if self.reader.try_send(Request::Checkpoint).is_err() {
-                self.commits = CHECKPOINT_COMMITS;
+            if self.reader.try_send(Request::Checkpoint).is_ok() {
+                self.commits = 0;
+                self.log_then = log;
             }
         }
     }
@@ -162,6 +172,7 @@ impl Writer {
 
     fn empty_log(&mut self) {
         self.commits = 0;
+        self.log_then = 0;
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
         let result = self.connection.query_row(sql, [], |_| Ok(()));
         if let Err(error) = result {
