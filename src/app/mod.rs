@@ -17,11 +17,11 @@ mod sockets;
 mod workers;
 
 pub use collector::Collector;
+pub use compose::consul;
 pub use sidecar::Sidecar;
 pub use sockets::Addresses;
 
 use crate::config::Settings;
-use crate::consul;
 use crate::contract::Problems;
 use crate::devregistry;
 use crate::store::OpenError;
@@ -69,7 +69,7 @@ pub enum Error {
         source: io::Error,
     },
     #[error("set up the Consul client")]
-    Consul(#[from] consul::Error),
+    Consul(#[from] crate::consul::Error),
     #[error("set up an HTTP client")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("listen for signals")]

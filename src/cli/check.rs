@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::app;
 use crate::config::{self, Application, Role, Settings, Upstream};
 use crate::consul;
 use crate::contract::{Profile, lint};
-use crate::identity::Secret;
 
 use super::exit::{Exit, Failure, chain};
 use super::output::{self, Palette, Tone};
@@ -260,7 +260,7 @@ fn contracts(found: &mut Findings, application: &Application) {
 
 /// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.
 async fn consul(found: &mut Findings, settings: &config::Consul) {
-    let client = match consul::Client::new(consul_config(settings), Arc::new(|_, _, _| {})) {
+    let client = match consul::Client::new(app::consul(settings), Arc::new(|_, _, _| {})) {
         Ok(client) => client,
         Err(error) => return found.problem("consul", chain(&error)),
     };
@@ -287,34 +287,15 @@ async fn consul(found: &mut Findings, settings: &config::Consul) {
         Err(error) => found.problem("consul", chain(&error)),
     }
     let poll = consul::Poll::NOW;
-    let key = format!("{}/index/", settings.prefix);
+    let key = client.layout().index("");
     if let Err(error) = client.kv_keys(&key, poll).await {
         found.problem("consul", format!("reading KV {key}: {}", chain(&error)));
     }
-    if let Err(error) = client.health("hermes-collector", poll).await {
+    if let Err(error) = client
+        .health(&client.layout().service("hermes-collector"), poll)
+        .await
+    {
         found.problem("consul", format!("reading services: {}", chain(&error)));
-    }
-}
-
-fn consul_config(settings: &config::Consul) -> consul::Config {
-    let tls = &settings.tls;
-    consul::Config {
-        address: settings.address.clone(),
-        token: settings
-            .token
-            .as_ref()
-            .map(Secret::reveal)
-            .map(|token| token.to_owned().into()),
-        token_file: settings.token_file.clone(),
-        tls: consul::TlsOptions {
-            ca: tls.ca_file.clone(),
-            cert: tls.cert_file.clone(),
-            key: tls.key_file.clone(),
-            server_name: tls.server_name.clone(),
-            verify: tls.verify,
-        },
-        prefix: settings.prefix.clone(),
-        watches: settings.watches,
     }
 }
 
