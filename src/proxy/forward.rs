@@ -7,7 +7,7 @@ use crate::task::{Deadline, Problem};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Incoming};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -188,7 +188,7 @@ pub async fn stream(
     loop {
         if let Ok(answered) = tokio::time::timeout_at(until, answering.as_mut()).await {
             let (response, lease) = answered?;
-            return Ok(response.map(|incoming| Body::stream(incoming, silence, Some(lease))));
+            return Ok(response.map(|incoming| pass_on(incoming, silence, lease)));
         }
         // An upload that still moves is no silence.
         match activity.as_ref().map(|activity| activity.last() + silence) {
@@ -196,4 +196,13 @@ pub async fn stream(
             _ => return Err(Failed::Late),
         }
     }
+}
+
+/// Streams an answer; one without content gives its connection back at once.
+fn pass_on(incoming: Incoming, silence: Duration, lease: Lease) -> Body {
+    if incoming.is_end_stream() {
+        lease.release();
+        return Body::stream(incoming, silence, None);
+    }
+    Body::stream(incoming, silence, Some(lease))
 }

@@ -38,6 +38,8 @@ const UNUSED: Duration = Duration::from_secs(600);
 const UNUSED_ABSENT: Duration = Duration::from_secs(30);
 /// How many contracts one sidecar follows.
 const MOST_AGENTS: usize = 1024;
+/// How long the first calls of a contract wait for Consul's answer.
+const FIRST_USE: Duration = Duration::from_secs(2);
 /// How long to wait before a body that was not there or not readable is asked for again.
 const BODY_RETRY: Duration = Duration::from_secs(1);
 
@@ -62,6 +64,7 @@ pub struct Agent {
     view: ArcSwap<View>,
     /// True once Consul has answered, or a last known good set is there.
     settled: watch::Receiver<bool>,
+    asked_at: Instant,
     used_at: AtomicU64,
 }
 
@@ -209,6 +212,7 @@ impl Directory {
             meters: self.metrics.contract(Direction::Outbound, &name),
             view: ArcSwap::default(),
             settled,
+            asked_at: Instant::now(),
             used_at: AtomicU64::new(0),
             name,
             id,
@@ -245,12 +249,15 @@ impl Agent {
         self.view.load()
     }
 
-    /// Waits until something is known, at most until `until`.
+    /// Waits until something is known: at most until `until`, and only while the contract is new.
+    ///
+    /// Later calls do not wait again for a Consul that stays silent.
     pub async fn settled(&self, until: Instant) {
         let mut settled = self.settled.clone();
         if *settled.borrow() {
             return;
         }
+        let until = until.min(self.asked_at + FIRST_USE);
         // Late or given up: the caller looks at the view either way.
         drop(tokio::time::timeout_at(until, settled.wait_for(|is| *is)).await);
     }

@@ -36,6 +36,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+/// The label of requests that belong to no contract.
+pub const UNKNOWN: &str = "_unknown";
+
 /// A contract that this sidecar serves.
 #[derive(Debug)]
 pub struct Served {
@@ -116,6 +119,8 @@ pub struct Inbound {
     upstream: Arc<Upstream>,
     active: Arc<Active>,
     lifecycle: Observer,
+    /// For what belongs to no contract.
+    meters: Arc<metrics::Contract>,
     /// Contract calls that outlived their connection.
     calls: TaskTracker,
 }
@@ -138,6 +143,7 @@ impl Inbound {
         calls: TaskTracker,
     ) -> Self {
         Self {
+            meters: recorder.metrics.contract(Direction::Inbound, UNKNOWN),
             config,
             recorder,
             upstream,
@@ -152,6 +158,11 @@ impl Inbound {
         let reduced = target::reduced(path);
         if path.starts_with("/hermes/") {
             return Route::Reserved;
+        }
+        if let Some(agent) = agent
+            && !self.config.contracts.iter().any(|c| c.id() == agent.id)
+        {
+            return Route::Nowhere(misdirected(&agent.id));
         }
         let mut here = self
             .config
@@ -181,6 +192,11 @@ impl Inbound {
             .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
     }
 
+    /// Counts a request that belongs to no contract.
+    fn count(&self, status: u16, began: Instant) {
+        self.meters.request_ended(Some(status), began.elapsed());
+    }
+
     /// Answers a request that was refused before a task came into being.
     fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
         let metrics = &self.recorder.metrics;
@@ -208,7 +224,11 @@ impl Inbound {
         };
         match self.route(&head, fields.agent.as_ref()) {
             Route::Nowhere(trouble) => self.refuse(&trouble, &fields),
-            Route::Passthrough => self.pass_through(head, body).await,
+            Route::Passthrough => {
+                let response = self.pass_through(head, body).await;
+                self.count(response.status().as_u16(), began);
+                response
+            }
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
             Route::Contract(served) => {
                 if let Err(trouble) = call::acceptable(&head, self.config.max_body_bytes) {

@@ -7,9 +7,8 @@ use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
 use crate::proxy::forward;
 use crate::proxy::headers;
-use crate::proxy::respond::{self, Trouble};
+use crate::proxy::respond::Trouble;
 use crate::task::Problem;
-use crate::telemetry::metrics::Direction;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Request, Response, Uri, Version};
@@ -28,9 +27,7 @@ impl Inbound {
             Ok(response) => self.returned(response),
             Err(failed) => {
                 let trouble = failed.into_trouble(self.upstream.authority());
-                let metrics = &self.recorder.metrics;
-                metrics.rejected(Direction::Inbound, trouble.problem);
-                respond::trouble(&trouble, &Fields::default(), &self.config.pseudonym)
+                self.refuse(&trouble, &Fields::default())
             }
         }
     }

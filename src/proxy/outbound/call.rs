@@ -1,7 +1,7 @@
 //! One call to another agent: checked, routed, bounded by one deadline, recorded.
 
-use super::Outbound;
 use super::inherit::Heritage;
+use super::{Outbound, patience};
 use crate::context::{AgentName, Fields, Member, Trace, header};
 use crate::contract::Compiled;
 use crate::contract::watch::{Agent, Offer};
@@ -80,7 +80,11 @@ impl Call {
             Ok(input) => input,
             Err(trouble) => return self.outbound.refuse(&trouble, &self.own),
         };
-        let found = match self.outbound.find(&self.agent, self.first_use()).await {
+        let found = match self
+            .outbound
+            .find(&self.agent, patience(&self.own, self.began))
+            .await
+        {
             Ok(found) => found,
             Err(trouble) => return self.outbound.refuse(&trouble, &self.own),
         };
@@ -104,12 +108,6 @@ impl Call {
             }
             Err(trouble) => self.fail(attempt, &found, trouble).await,
         }
-    }
-
-    /// The first use of a contract may wait for Consul, but not past the call's own deadline.
-    fn first_use(&self) -> Instant {
-        let asked = self.own.deadline.unwrap_or(Duration::from_secs(3600));
-        Deadline::after(self.began, asked).instant()
     }
 
     async fn read(&self, source: Source) -> Result<Bytes, Trouble> {
@@ -501,12 +499,19 @@ fn told_problem(answer: &Answer) -> Option<(State, Failure)> {
     if answer.status.is_success() || !headers::is_json(&answer.headers) {
         return None;
     }
-    let state = answer.headers.get(header::STATE)?.to_str().ok()?;
-    let state = State::from_wire(state).filter(|state| state.is_end())?;
     let told: Told = serde_json::from_slice(&answer.body).ok()?;
     let kind = told.r#type.strip_prefix("urn:hermes:problem:")?;
+    let problem = Problem::from_wire(kind, answer.status.as_u16())?;
+    // An application may relay a problem it was told itself; its own sidecar then states another
+    // end than the problem leaves.
+    let stated = answer.headers.get(header::STATE);
+    let stated = stated.and_then(|state| State::from_wire(state.to_str().ok()?));
+    if stated != problem.state() {
+        return None;
+    }
+    let state = problem.state().unwrap_or(State::FailedExecution);
     let failure = Failure {
-        kind: kind.chars().take(64).collect(),
+        kind: kind.to_owned(),
         title: told.title.chars().take(200).collect(),
         detail: told.detail.chars().take(500).collect(),
     };

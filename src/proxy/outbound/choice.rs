@@ -11,9 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the first call of a contract waits for Consul's answer.
-const FIRST_USE: Duration = Duration::from_secs(2);
-
 impl Outbound {
     /// Finds the contract and waits, if this is its first use, until something is known of it.
     pub(super) async fn find(
@@ -31,7 +28,7 @@ impl Outbound {
         let metrics = &self.recorder.metrics;
         if found.view().standing == Standing::Unasked {
             metrics.cache_miss();
-            found.settled(until.min(Instant::now() + FIRST_USE)).await;
+            found.settled(until).await;
         } else if found.view().stale {
             metrics.cache_stale();
         } else {
@@ -50,9 +47,9 @@ impl Outbound {
         agent: &AgentName,
         method: &http::Method,
         path: &str,
-        began: Instant,
+        until: Instant,
     ) -> Result<bool, Trouble> {
-        let found = self.find(agent, began + FIRST_USE).await?;
+        let found = self.find(agent, until).await?;
         let view = found.view();
         let is_route = |offer: &Offer| offer.instance.route() == Some((method.as_str(), path));
         Ok(view.offers.iter().any(is_route))

@@ -10,7 +10,7 @@ use super::attempt::Recorder;
 use super::body::Body;
 use super::envelope::Envelope;
 use super::head;
-use super::inbound::Counted;
+use super::inbound::{Counted, UNKNOWN};
 use super::lasting::Lasting;
 use super::listen::Serve;
 use super::respond::{self, Trouble};
@@ -19,8 +19,8 @@ use crate::context::{AgentName, Fields};
 use crate::contract::guard;
 use crate::contract::watch::Directory;
 use crate::identity::local;
-use crate::task::Problem;
-use crate::telemetry::metrics::Direction;
+use crate::task::{Deadline, Problem};
+use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
@@ -55,6 +55,8 @@ pub struct Outbound {
     directory: Arc<Directory>,
     upstreams: Upstreams,
     active: Arc<Active>,
+    /// For what belongs to no contract.
+    meters: Arc<metrics::Contract>,
     /// Calls that outlived their connection.
     calls: TaskTracker,
 }
@@ -80,6 +82,7 @@ impl Outbound {
         calls: TaskTracker,
     ) -> Self {
         Self {
+            meters: recorder.metrics.contract(Direction::Outbound, UNKNOWN),
             config,
             recorder,
             directory,
@@ -147,7 +150,7 @@ impl Outbound {
         began: Instant,
     ) -> Response<Body> {
         match self
-            .is_contract_route(&agent, &head.method, path, began)
+            .is_contract_route(&agent, &head.method, path, patience(&fields, began))
             .await
         {
             Err(trouble) => self.refuse(&trouble, &fields),
@@ -208,6 +211,12 @@ impl Outbound {
         metrics.rejected(Direction::Outbound, trouble.problem);
         respond::trouble(trouble, names, &self.config.pseudonym)
     }
+}
+
+/// Until when a call may wait for its contract to be known: its own deadline, if it names one.
+fn patience(own: &Fields, began: Instant) -> Instant {
+    let asked = own.deadline.unwrap_or(Duration::from_secs(3600));
+    Deadline::after(began, asked).instant()
 }
 
 fn route(head: &Parts) -> Route<'_> {

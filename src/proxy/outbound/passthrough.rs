@@ -5,13 +5,13 @@ use crate::context::{AgentName, Fields, Trace};
 use crate::proxy::body::Body;
 use crate::proxy::forward;
 use crate::proxy::headers;
-use crate::proxy::respond::{self, Trouble};
+use crate::proxy::respond::Trouble;
 use crate::route;
-use crate::telemetry::metrics::Direction;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 impl Outbound {
     pub(super) async fn pass_through(
@@ -24,14 +24,14 @@ impl Outbound {
     ) -> Response<Body> {
         let heritage = self.inherit(own);
         let fields = heritage.fields;
-        match self.passed(agent, path, head, body, &fields).await {
+        let began = Instant::now();
+        let response = match self.passed(agent, path, head, body, &fields).await {
             Ok(response) => response,
-            Err(trouble) => {
-                let metrics = &self.recorder.metrics;
-                metrics.rejected(Direction::Outbound, trouble.problem);
-                respond::trouble(&trouble, &fields, &self.config.pseudonym)
-            }
-        }
+            Err(trouble) => self.refuse(&trouble, &fields),
+        };
+        let status = response.status().as_u16();
+        self.meters.request_ended(Some(status), began.elapsed());
+        response
     }
 
     async fn passed(
@@ -42,7 +42,7 @@ impl Outbound {
         body: Incoming,
         fields: &Fields,
     ) -> Result<Response<Body>, Trouble> {
-        let found = self.find(agent, tokio::time::Instant::now()).await?;
+        let found = self.find(agent, Instant::now()).await?;
         let view = found.view();
         let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
         let offer = self.choose(&found, &view, agent, fields, route::key(task))?;
