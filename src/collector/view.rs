@@ -256,7 +256,7 @@ fn verdict(
                 silent.unwrap_or_default()
             )
         }
-        State::FailedValidation => format!("{name} broke its contract"),
+        State::FailedValidation => format!("{name} failed a contract check"),
         _ => format!("{name} failed"),
     };
     let retried = match culprit.attempts.len() {
@@ -425,7 +425,7 @@ mod tests {
                     "The input breaks the contract",
                 )]],
                 FailedValidation,
-                "failed_validation: step pay (pay-v1.0 on fraud-7401) broke its contract \
+                "failed_validation: step pay (pay-v1.0 on fraud-7401) failed a contract check \
                  (The input breaks the contract)",
             ),
             (

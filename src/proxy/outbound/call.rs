@@ -176,6 +176,7 @@ impl Call {
             let detail = "the deadline left no time for an attempt";
             return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
         }
+        attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
         attempt.advance(State::Dispatched);
         found.meters.attempted(AttemptKind::First);
         let request = self.request(&plan, heritage, head, input, digest, trace);
@@ -206,7 +207,6 @@ impl Call {
         let version = offer.contract.contract.version.to_string();
         attempt.note(|report| {
             report.agent_version.clone_from(&version);
-            report.instance = offer.instance.id.to_string();
             report.deadline_at = deadline_at(deadline);
         });
         self.agent.version = Some(version);
