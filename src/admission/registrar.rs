@@ -318,6 +318,7 @@ impl Registrar {
         } else {
             CheckStatus::Critical
         };
+        let checks = self.checks(status, &address);
         Registration {
             id: self.id(),
             name: self.client.layout().service(contract.id.as_str()),
@@ -326,7 +327,7 @@ impl Registrar {
             tags,
             weight: self.config.weight,
             meta: self.meta(),
-            checks: self.checks(status),
+            checks,
         }
     }
 
@@ -352,7 +353,7 @@ impl Registrar {
         .collect()
     }
 
-    fn checks(&self, status: CheckStatus) -> Vec<Check> {
+    fn checks(&self, status: CheckStatus, host: &str) -> Vec<Check> {
         let contract = self.ours.contract.contract.id.as_str();
         let mut checks = vec![Check {
             id: self.check_id(),
@@ -362,7 +363,10 @@ impl Registrar {
             deregister_after: Some(DEREGISTER_AFTER),
         }];
         if self.config.http_check {
-            let host = self.state.address.as_deref().unwrap_or("127.0.0.1");
+            let host = match host.contains(':') {
+                true => format!("[{host}]"),
+                false => host.to_owned(),
+            };
             let port = self.config.advertise_port;
             checks.push(Check {
                 id: format!("{}:http", self.id()),
