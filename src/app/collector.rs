@@ -12,7 +12,6 @@ use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::telemetry::metrics;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// A collector that serves.
 pub struct Collector {
@@ -69,11 +68,7 @@ impl Collector {
 
     /// Carries the collector on until it is asked to stop, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
-        let (ask, asked) = oneshot::channel();
-        Stoppable {
-            ask,
-            ended: self.run_until(async { drop(asked.await) }),
-        }
+        Stoppable::new(|stop| self.run_until(stop))
     }
 
     /// Carries the collector on until `stop`, then stops it in order.

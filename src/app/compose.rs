@@ -6,7 +6,7 @@ use crate::config::{self, Settings};
 use crate::consul::{self, Observe, Outcome};
 use crate::contract::guard;
 use crate::identity::Secret;
-use crate::proxy::{Mode, head, inbound, listen, outbound};
+use crate::proxy::{Limits, Mode, head, inbound, listen, outbound};
 use crate::reporter;
 use crate::spool;
 use crate::store::{Schema, Store};
@@ -130,16 +130,18 @@ pub fn listener(limits: &config::Limits) -> listen::Limits {
     }
 }
 
-fn head(limits: &config::Limits) -> head::Limits {
-    head::Limits {
-        max_header_bytes: limits.max_header_bytes,
-        max_headers: limits.max_headers,
-    }
-}
-
-fn body(limits: &config::Limits) -> guard::Limits {
-    guard::Limits {
-        max_depth: limits.max_json_depth,
+fn intake(limits: &config::Limits) -> Limits {
+    Limits {
+        head: head::Limits {
+            max_header_bytes: limits.max_header_bytes,
+            max_headers: limits.max_headers,
+        },
+        max_body_bytes: limits.max_body_bytes,
+        body: guard::Limits {
+            max_depth: limits.max_json_depth,
+        },
+        body_timeout: limits.body_timeout,
+        stream_idle_timeout: limits.stream_idle_timeout,
     }
 }
 
@@ -162,34 +164,24 @@ pub fn inbound(
     boot: &str,
     contracts: Vec<inbound::Served>,
 ) -> inbound::Config {
-    let limits = &settings.limits;
     inbound::Config {
         application: settings.application.name.clone(),
         contracts,
         passthrough: settings.inbound.passthrough.clone(),
         trust: settings.inbound.trust_context.clone(),
         forward_path: settings.application.forward_path,
-        max_body_bytes: limits.max_body_bytes,
-        body: body(limits),
-        head: head(limits),
-        body_timeout: limits.body_timeout,
-        stream_idle_timeout: limits.stream_idle_timeout,
+        limits: intake(&settings.limits),
         pseudonym: pseudonym("in", &settings.application.name, boot),
     }
 }
 
 pub fn outbound(settings: &Settings, own_address: SocketAddr, boot: &str) -> outbound::Config {
-    let limits = &settings.limits;
     outbound::Config {
         application: settings.application.name.clone(),
         region: settings.application.region.clone(),
         team: settings.application.team.clone(),
         own_address,
-        max_body_bytes: limits.max_body_bytes,
-        body: body(limits),
-        head: head(limits),
-        body_timeout: limits.body_timeout,
-        stream_idle_timeout: limits.stream_idle_timeout,
+        limits: intake(&settings.limits),
         pseudonym: pseudonym("out", &settings.application.name, boot),
     }
 }

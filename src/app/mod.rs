@@ -101,14 +101,9 @@ pub async fn collect(settings: Settings) -> Result<(), Error> {
 pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
     let mut signals = signals::Signals::listen()?;
     let listener = sockets::bind("--listen", address).await?;
-    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
-    let ended = async {
-        let serving = devregistry::serve(listener, async { drop(asked.await) });
-        serving
-            .await
-            .map_err(|error| Error::Client(Box::new(error)))
-    };
-    signals
-        .until_stopped(signals::Stoppable { ask, ended })
-        .await
+    let process = signals::Stoppable::new(|stop| async {
+        let served = devregistry::serve(listener, stop).await;
+        served.map_err(|error| Error::Client(Box::new(error)))
+    });
+    signals.until_stopped(process).await
 }

@@ -15,7 +15,7 @@ use crate::store::Store;
 use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -61,11 +61,7 @@ impl Sidecar {
 
     /// Carries the sidecar on until it is asked to stop or told to quit, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
-        let (ask, asked) = oneshot::channel();
-        Stoppable {
-            ask,
-            ended: self.run_until(async { drop(asked.await) }),
-        }
+        Stoppable::new(|stop| self.run_until(stop))
     }
 
     /// Carries the sidecar on until `stop`, then stops it in order.

@@ -1,6 +1,7 @@
 //! SIGTERM and SIGINT: the first asks, the second insists.
 
 use super::Error;
+use std::pin::Pin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -14,6 +15,16 @@ pub struct Signals {
 pub struct Stoppable<F> {
     pub ask: oneshot::Sender<()>,
     pub ended: F,
+}
+
+impl<F> Stoppable<F> {
+    /// Gives `carry` the request to stop that the asker will make.
+    pub fn new(carry: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F) -> Self {
+        let (ask, asked) = oneshot::channel();
+        // An asker that has gone asks for the same.
+        let ended = carry(Box::pin(async { drop(asked.await) }));
+        Self { ask, ended }
+    }
 }
 
 impl Signals {

@@ -3,7 +3,7 @@
 use super::body::{self, Body};
 use super::respond::Trouble;
 use super::upstream::{Error, Lease, Unsent, Upstream};
-use crate::task::{Deadline, Problem};
+use crate::task::{Deadline, Failure, Problem, State};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -18,6 +18,29 @@ pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
+}
+
+impl Answer {
+    /// Says how the attempt ends that got this answer.
+    pub fn verdict(&self) -> (State, Option<Failure>) {
+        if self.status.is_success() {
+            return (State::Completed, None);
+        }
+        // 408, 425 and 429 say "not now", which is no judgement on the request.
+        let refusal =
+            self.status.is_client_error() && !matches!(self.status.as_u16(), 408 | 425 | 429);
+        let (kind, title) = if refusal {
+            ("application_4xx", "The application refused the call")
+        } else {
+            ("application_status", "The application failed")
+        };
+        let failure = Failure {
+            kind: kind.to_owned(),
+            title: title.to_owned(),
+            detail: format!("the application answered {}", self.status.as_u16()),
+        };
+        (State::FailedExecution, Some(failure))
+    }
 }
 
 /// Why there is no whole answer.

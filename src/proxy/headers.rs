@@ -1,6 +1,7 @@
 //! Which header fields cross the proxy (RFC 9110 section 7.6.1).
 
-use crate::context::header::PREFIX;
+use crate::context::header::{IDEMPOTENCY_KEY, PREFIX};
+use crate::task::Id;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE, VIA,
@@ -131,6 +132,18 @@ pub fn is_coded(headers: &HeaderMap) -> bool {
                 .trim_ascii()
                 .eq_ignore_ascii_case(b"identity")
         })
+}
+
+/// The application's idempotency key, bare, else the call's id.
+pub fn idempotency_key(headers: &HeaderMap, call_id: &Id) -> Option<HeaderValue> {
+    let Some(given) = headers.get(IDEMPOTENCY_KEY) else {
+        return HeaderValue::from_str(call_id.as_str()).ok();
+    };
+    let bytes = given.as_bytes().trim_ascii();
+    let bare = bytes
+        .strip_prefix(b"\"")
+        .and_then(|b| b.strip_suffix(b"\""));
+    HeaderValue::from_bytes(bare.unwrap_or(bytes)).ok()
 }
 
 #[cfg(test)]

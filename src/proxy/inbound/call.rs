@@ -1,61 +1,29 @@
 //! One contract call on its way to the application and back.
 
-use super::{Inbound, Served, idempotency_key, names_of};
+use super::{Inbound, Served, names_of};
 use crate::context::Fields;
 use crate::context::{Member, Path, Trace, header};
 use crate::identity::Digest;
 use crate::proxy::active::Step;
 use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
-use crate::proxy::body::{self, Body};
+use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
+use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
-use crate::task::{Deadline, Failure, Id, Problem, Report, Reporter, State, Timestamp};
+use crate::task::{Deadline, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Phase, Side};
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, EXPECT};
+use http::header::{ACCEPT_ENCODING, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
-use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// More nested steps than this are a loop.
 const DEEPEST: usize = 32;
-
-/// Where a call's input comes from.
-pub enum Source {
-    /// The request's body is the input.
-    Body(Incoming),
-    /// It was taken out of a wrapper.
-    Input(Bytes),
-}
-
-/// Refuses what the head alone shows to be no contract call.
-pub fn acceptable(head: &Parts, max: usize) -> Result<(), Trouble> {
-    if !headers::is_json(&head.headers) {
-        let detail =
-            "a contract call takes Content-Type: application/json, or a type ending in +json";
-        return Err(Trouble::new(Problem::UnsupportedMediaType, detail));
-    }
-    if headers::is_coded(&head.headers) {
-        let detail = "a coded body cannot be checked; send it with Content-Encoding: identity";
-        return Err(Trouble::new(Problem::UnsupportedMediaType, detail));
-    }
-    let declared = head.headers.get(CONTENT_LENGTH);
-    let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if declared.is_some_and(|length| length > max as u64) {
-        return Err(too_large(max));
-    }
-    Ok(())
-}
-
-fn too_large(max: usize) -> Trouble {
-    let detail = format!("the body is longer than limits.max_body_bytes, {max} bytes");
-    Trouble::new(Problem::TooLarge, detail)
-}
 
 /// A call that has been routed to one of our contracts.
 pub struct Call {
@@ -111,7 +79,7 @@ impl Call {
             return self.inbound.refuse(&trouble, &self.fields);
         }
         let trace = Trace::of(&head.headers, self.fields.trace_id.clone());
-        let body = match self.read(source).await {
+        let body = match source.read(&self.inbound.config.limits).await {
             Ok(body) => body,
             Err(trouble) if trouble.problem.state().is_none() => {
                 return self.inbound.refuse(&trouble, &self.fields);
@@ -139,15 +107,6 @@ impl Call {
             return Err(Trouble::new(Problem::Loop, detail));
         }
         Ok(())
-    }
-
-    async fn read(&self, source: Source) -> Result<Bytes, Trouble> {
-        let config = &self.inbound.config;
-        let incoming = match source {
-            Source::Input(input) => return Ok(input),
-            Source::Body(incoming) => incoming,
-        };
-        read_body(incoming, config.max_body_bytes, config.body_timeout).await
     }
 
     fn begin(&self, trace: &Trace, input: Option<Digest>) -> Attempt {
@@ -233,7 +192,7 @@ impl Call {
         let metrics = &self.inbound.recorder.metrics;
         let checked = Check {
             validator,
-            limits: &self.inbound.config.body,
+            limits: &self.inbound.config.limits.body,
             side,
             mode,
             meters: &served.meters,
@@ -291,7 +250,7 @@ impl Call {
     fn request(&self, head: Parts, body: Bytes, digest: Digest, trace: &Trace) -> Request<Body> {
         let config = &self.inbound.config;
         let call_id = self.fields.call_id.clone().unwrap_or_else(Id::mint);
-        let key = idempotency_key(&head, &call_id);
+        let key = headers::idempotency_key(&head.headers, &call_id);
         let version = head.version;
         let mut fields = self.fields.clone();
         fields.deadline = Some(self.deadline.left(Instant::now()));
@@ -329,7 +288,7 @@ impl Call {
             attempt,
             metrics: &self.inbound.recorder.metrics,
         };
-        let max = self.inbound.config.max_body_bytes;
+        let max = self.inbound.config.limits.max_body_bytes;
         let answered = forward::exchange(
             upstream,
             request,
@@ -362,7 +321,7 @@ impl Call {
     }
 
     async fn finish(mut self, attempt: Attempt, answer: Answer, digest: Digest) -> Response<Body> {
-        let (end, failure) = verdict(answer.status);
+        let (end, failure) = answer.verdict();
         self.timing.record = attempt.settle(end, failure).await;
         let said = Said {
             names: &names_of(&self.fields),
@@ -427,42 +386,6 @@ impl Progress for Following<'_> {
     fn connected(&mut self, after: Duration) {
         self.metrics.phase(Phase::Connect, after);
     }
-}
-
-/// Reads a request body within its limits.
-pub async fn read_body(incoming: Incoming, max: usize, limit: Duration) -> Result<Bytes, Trouble> {
-    match tokio::time::timeout(limit, body::collect(incoming, max)).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(body::Error::TooLarge(max))) => Err(too_large(max)),
-        Ok(Err(error)) => {
-            let detail = format!("the body did not arrive whole: {error}");
-            Err(Trouble::new(Problem::BadRequest, detail))
-        }
-        Err(_elapsed) => {
-            let detail = format!("the body did not arrive within limits.body_timeout, {limit:?}");
-            Err(Trouble::new(Problem::RequestTimeout, detail))
-        }
-    }
-}
-
-/// Says how an attempt ends that got an answer of this status.
-pub fn verdict(status: http::StatusCode) -> (State, Option<Failure>) {
-    if status.is_success() {
-        return (State::Completed, None);
-    }
-    // 408, 425 and 429 say "not now", which is no judgement on the request.
-    let refusal = status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429);
-    let (kind, title) = if refusal {
-        ("application_4xx", "The application refused the call")
-    } else {
-        ("application_status", "The application failed")
-    };
-    let failure = Failure {
-        kind: kind.to_owned(),
-        title: title.to_owned(),
-        detail: format!("the application answered {}", status.as_u16()),
-    };
-    (State::FailedExecution, Some(failure))
 }
 
 /// Keeps path and query as received; a wrapped call has the contract's own path.

@@ -7,22 +7,21 @@ mod call;
 mod passthrough;
 mod reserved;
 
-pub use call::{acceptable, read_body, verdict};
-
 use super::active::Active;
 use super::attempt::Recorder;
 use super::body::Body;
 use super::check::Mode;
 use super::head;
 use super::headers;
+use super::intake::{Limits, Source};
 use super::lasting::Lasting;
 use super::listen::Serve;
 use super::respond::{self, Trouble};
 use super::target;
 use super::upstream::Upstream;
 use crate::admission;
-use crate::context::{AgentName, Fields, header};
-use crate::contract::{Compiled, guard};
+use crate::context::{AgentName, Fields};
+use crate::contract::Compiled;
 use crate::identity::Trust;
 use crate::lifecycle::{Observer, Phase};
 use crate::task::Problem;
@@ -31,7 +30,6 @@ use http::{HeaderValue, Method, Request, Response, request::Parts};
 use hyper::body::Incoming;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -102,11 +100,7 @@ pub struct Config {
     pub passthrough: Vec<String>,
     pub trust: Trust,
     pub forward_path: bool,
-    pub max_body_bytes: usize,
-    pub body: guard::Limits,
-    pub head: head::Limits,
-    pub body_timeout: Duration,
-    pub stream_idle_timeout: Duration,
+    pub limits: Limits,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
 }
@@ -211,7 +205,7 @@ impl Inbound {
         began: Instant,
     ) -> Response<Body> {
         let (head, body) = request.into_parts();
-        if let Err(trouble) = head::check(&head, &self.config.head) {
+        if let Err(trouble) = head::check(&head, &self.config.limits.head) {
             return self.refuse(&trouble, &Fields::default());
         }
         if headers::has_passed(&head.headers, &self.config.pseudonym) {
@@ -231,11 +225,11 @@ impl Inbound {
             }
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
             Route::Contract(served) => {
-                if let Err(trouble) = call::acceptable(&head, self.config.max_body_bytes) {
+                if let Err(trouble) = self.config.limits.check(&head) {
                     return self.refuse(&trouble, &fields);
                 }
                 let at = self.position(served);
-                let source = call::Source::Body(body);
+                let source = Source::Body(body);
                 self.clone().lasting(at, head, source, fields, began).await
             }
         }
@@ -252,7 +246,7 @@ impl Inbound {
         self: Arc<Self>,
         at: usize,
         head: Parts,
-        source: call::Source,
+        source: Source,
         fields: Fields,
         began: Instant,
     ) -> Lasting {
@@ -333,11 +327,6 @@ impl Drop for Counted {
     }
 }
 
-/// Reads the media type the peer may not leave out.
-fn has_header(head: &Parts, name: &http::header::HeaderName) -> bool {
-    head.headers.contains_key(name)
-}
-
 /// The fields a reply repeats.
 fn names_of(fields: &Fields) -> Fields {
     Fields {
@@ -351,19 +340,5 @@ fn names_of(fields: &Fields) -> Fields {
         region: fields.region.clone(),
         utc_offset: fields.utc_offset.clone(),
         ..Fields::default()
-    }
-}
-
-/// The application's idempotency key, bare, else the call's id.
-pub fn idempotency_key(head: &Parts, call_id: &crate::task::Id) -> Option<HeaderValue> {
-    match head.headers.get(header::IDEMPOTENCY_KEY) {
-        Some(given) => {
-            let bytes = given.as_bytes().trim_ascii();
-            let bare = bytes
-                .strip_prefix(b"\"")
-                .and_then(|b| b.strip_suffix(b"\""));
-            HeaderValue::from_bytes(bare.unwrap_or(bytes)).ok()
-        }
-        None => HeaderValue::from_str(call_id.as_str()).ok(),
     }
 }

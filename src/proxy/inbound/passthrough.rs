@@ -1,17 +1,13 @@
-//! Requests that go to the application unchecked, as they come.
-//!
-//! Nothing is kept of them: bodies stream both ways, and a caller that hangs up cancels.
+//! Requests that go to the application unchecked.
 
-use super::{Inbound, has_header};
+use super::Inbound;
 use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
-use crate::proxy::forward;
-use crate::proxy::headers;
 use crate::proxy::respond::Trouble;
+use crate::proxy::{forward, headers, passing};
 use crate::task::Problem;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::Response;
 use http::request::Parts;
-use http::{Request, Response, Uri, Version};
 use hyper::body::Incoming;
 
 impl Inbound {
@@ -21,47 +17,22 @@ impl Inbound {
             let draining = Trouble::new(Problem::Draining, detail).executed(false);
             return self.refuse(&draining, &Fields::default());
         }
-        let request = self.outgoing(head, body);
-        let silence = self.config.stream_idle_timeout;
+        let silence = self.config.limits.stream_idle_timeout;
+        let proxy = &self.config.pseudonym;
+        let trace = Trace::of(&head.headers, None);
+        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
+        let target = target.to_owned();
+        let request = passing::request(head, body, &target, &trace, silence, proxy);
         match forward::stream(&self.upstream, request, silence).await {
-            Ok(response) => self.returned(response),
+            Ok(mut answer) => {
+                // What the application says in our name is not ours.
+                headers::strip_context(answer.headers_mut());
+                passing::response(answer, proxy)
+            }
             Err(failed) => {
                 let trouble = failed.into_trouble(self.upstream.authority());
                 self.refuse(&trouble, &Fields::default())
             }
         }
-    }
-
-    fn outgoing(&self, head: Parts, body: Incoming) -> Request<Body> {
-        // Presence of a body follows from the framing, not from the method.
-        let framed = has_header(&head, &CONTENT_LENGTH) || has_header(&head, &TRANSFER_ENCODING);
-        let body = if framed {
-            Body::stream(body, self.config.stream_idle_timeout, None)
-        } else {
-            Body::empty()
-        };
-        let trace = Trace::of(&head.headers, None);
-        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
-        let target: Uri = target.parse().unwrap_or_default();
-        let mut request = Request::new(body);
-        *request.method_mut() = head.method;
-        *request.uri_mut() = target;
-        let mut out = head.headers;
-        headers::strip_hop_by_hop(&mut out);
-        headers::strip_context(&mut out);
-        out.remove(EXPECT);
-        trace.write(&mut out);
-        headers::add_via(&mut out, head.version, &self.config.pseudonym);
-        *request.headers_mut() = out;
-        request
-    }
-
-    fn returned(&self, mut response: Response<Body>) -> Response<Body> {
-        *response.version_mut() = Version::HTTP_11;
-        let out = response.headers_mut();
-        headers::strip_hop_by_hop(out);
-        headers::strip_context(out);
-        headers::add_via(out, Version::HTTP_11, &self.config.pseudonym);
-        response
     }
 }

@@ -1,10 +1,10 @@
 //! The paths under `/hermes/`: handshake, health, and calls in a wrapper.
 
-use super::call::{self, Source, read_body};
 use super::{Inbound, Served};
 use crate::context::{AgentName, Fields};
 use crate::proxy::body::Body;
 use crate::proxy::envelope::Envelope;
+use crate::proxy::intake::Source;
 use crate::proxy::respond::Trouble;
 use crate::task::Problem;
 use crate::telemetry::metrics::Admission;
@@ -172,9 +172,9 @@ impl Inbound {
         fields: Fields,
     ) -> Result<(usize, Bytes, Fields), Trouble> {
         let config = &self.config;
-        call::acceptable(head, config.max_body_bytes)?;
-        let body = read_body(body, config.max_body_bytes, config.body_timeout).await?;
-        let envelope = Envelope::read(&body, &config.body)?;
+        config.limits.check(head)?;
+        let body = config.limits.read(body).await?;
+        let envelope = Envelope::read(&body, &config.limits.body)?;
         let named = match envelope.agent.as_deref() {
             Some(text) => Some(AgentName::parse(text).ok_or_else(|| self.unknown())?),
             None => fields.agent.clone(),

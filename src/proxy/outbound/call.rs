@@ -11,7 +11,7 @@ use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
-use crate::proxy::inbound::{read_body, verdict};
+use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
 use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State, Timestamp};
@@ -20,16 +20,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Uri};
-use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Where a call's input comes from.
-pub enum Source {
-    Body(Incoming),
-    Input(Bytes),
-}
 
 /// A call that has been understood and not yet been made.
 pub struct Call {
@@ -76,7 +69,7 @@ impl Call {
 
     /// Makes the call; the reply goes out after its end state is stored.
     pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
-        let input = match self.read(source).await {
+        let input = match source.read(&self.outbound.config.limits).await {
             Ok(input) => input,
             Err(trouble) => return self.outbound.refuse(&trouble, &self.own),
         };
@@ -107,14 +100,6 @@ impl Call {
                     .await
             }
             Err(trouble) => self.fail(attempt, &found, trouble).await,
-        }
-    }
-
-    async fn read(&self, source: Source) -> Result<Bytes, Trouble> {
-        let config = &self.outbound.config;
-        match source {
-            Source::Input(input) => Ok(input),
-            Source::Body(body) => read_body(body, config.max_body_bytes, config.body_timeout).await,
         }
     }
 
@@ -251,7 +236,7 @@ impl Call {
         let metrics = &self.outbound.recorder.metrics;
         let checked = Check {
             validator,
-            limits: &self.outbound.config.body,
+            limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
             meters: &found.meters,
@@ -312,7 +297,7 @@ impl Call {
     fn idempotency_key(&self, heritage: &Heritage, head: &Parts) -> Option<HeaderValue> {
         let call_id = self.own.call_id.as_ref()?;
         let served = heritage.parent.as_ref().map(|step| step.call_id.as_str());
-        let key = crate::proxy::inbound::idempotency_key(head, call_id)?;
+        let key = headers::idempotency_key(&head.headers, call_id)?;
         if key.to_str().ok() == served && served.is_some() {
             return HeaderValue::from_str(call_id.as_str()).ok();
         }
@@ -331,7 +316,7 @@ impl Call {
             attempt,
             metrics: &self.outbound.recorder.metrics,
         };
-        let max = self.outbound.config.max_body_bytes;
+        let max = self.outbound.config.limits.max_body_bytes;
         let answered = forward::exchange(
             &upstream,
             request,
@@ -369,7 +354,7 @@ impl Call {
             Some((state, failure)) => (state, Some(failure)),
             None => {
                 attempt.note(|report| report.output_digest = Some(digest.to_string()));
-                verdict(answer.status)
+                answer.verdict()
             }
         };
         Ok(Outcome {

@@ -11,12 +11,12 @@ use super::body::Body;
 use super::envelope::Envelope;
 use super::head;
 use super::inbound::{Counted, UNKNOWN};
+use super::intake::{Limits, Source};
 use super::lasting::Lasting;
 use super::listen::Serve;
 use super::respond::{self, Trouble};
 use super::upstreams::Upstreams;
 use crate::context::{AgentName, Fields};
-use crate::contract::guard;
 use crate::contract::watch::Directory;
 use crate::identity::local;
 use crate::task::{Deadline, Problem};
@@ -39,11 +39,7 @@ pub struct Config {
     /// Without `team-`; empty for none.
     pub team: String,
     pub own_address: SocketAddr,
-    pub max_body_bytes: usize,
-    pub body: guard::Limits,
-    pub head: head::Limits,
-    pub body_timeout: Duration,
-    pub stream_idle_timeout: Duration,
+    pub limits: Limits,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
 }
@@ -102,7 +98,7 @@ impl Outbound {
 
     /// Checks the head and reads its context; the application is always believed.
     fn admit(&self, head: &Parts) -> Result<Fields, Trouble> {
-        head::check(head, &self.config.head)?;
+        head::check(head, &self.config.limits.head)?;
         local::check(&head.headers, &head.uri, self.config.own_address)
             .map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
         if super::headers::has_passed(&head.headers, &self.config.pseudonym) {
@@ -123,7 +119,7 @@ impl Outbound {
         match route(&head) {
             Route::Invoke => match self.unwrap(&head, body, fields.clone()).await {
                 Ok((agent, input, fields)) => {
-                    let source = call::Source::Input(input);
+                    let source = Source::Input(input);
                     self.lasting(agent, head, source, fields, began).await
                 }
                 Err(trouble) => self.refuse(&trouble, &fields),
@@ -156,11 +152,10 @@ impl Outbound {
             Err(trouble) => self.refuse(&trouble, &fields),
             Ok(false) => self.pass_through(&agent, path, head, body, fields).await,
             Ok(true) => {
-                let max = self.config.max_body_bytes;
-                if let Err(trouble) = super::inbound::acceptable(&head, max) {
+                if let Err(trouble) = self.config.limits.check(&head) {
                     return self.refuse(&trouble, &fields);
                 }
-                let source = call::Source::Body(body);
+                let source = Source::Body(body);
                 self.lasting(agent, head, source, fields, began).await
             }
         }
@@ -174,10 +169,9 @@ impl Outbound {
         fields: Fields,
     ) -> Result<(AgentName, Bytes, Fields), Trouble> {
         let config = &self.config;
-        super::inbound::acceptable(head, config.max_body_bytes)?;
-        let body =
-            super::inbound::read_body(body, config.max_body_bytes, config.body_timeout).await?;
-        let envelope = Envelope::read(&body, &config.body)?;
+        config.limits.check(head)?;
+        let body = config.limits.read(body).await?;
+        let envelope = Envelope::read(&body, &config.limits.body)?;
         let agent = match envelope.agent.as_deref() {
             Some(name) => AgentName::parse(name).ok_or_else(|| not_an_agent(name))?,
             None => fields.agent.clone().ok_or_else(|| {
@@ -195,7 +189,7 @@ impl Outbound {
         self: Arc<Self>,
         agent: AgentName,
         head: Parts,
-        source: call::Source,
+        source: Source,
         fields: Fields,
         began: Instant,
     ) -> Lasting {

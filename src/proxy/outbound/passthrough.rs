@@ -3,13 +3,12 @@
 use super::Outbound;
 use crate::context::{AgentName, Fields, Trace};
 use crate::proxy::body::Body;
-use crate::proxy::forward;
-use crate::proxy::headers;
 use crate::proxy::respond::Trouble;
+use crate::proxy::{forward, passing};
 use crate::route;
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
+use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -22,9 +21,8 @@ impl Outbound {
         body: Incoming,
         own: Fields,
     ) -> Response<Body> {
-        let heritage = self.inherit(own);
-        let fields = heritage.fields;
         let began = Instant::now();
+        let fields = self.inherit(own).fields;
         let response = match self.passed(agent, path, head, body, &fields).await {
             Ok(response) => response,
             Err(trouble) => self.refuse(&trouble, &fields),
@@ -47,57 +45,27 @@ impl Outbound {
         let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
         let offer = self.choose(&found, &view, agent, fields, route::key(task))?;
         drop(view);
-        let authority = offer.instance.authority();
-        let request = self.outgoing(agent, path, &authority, head, body, fields);
-        let upstream = self.upstreams.at(authority);
-        let silence = self.config.stream_idle_timeout;
-        let mut response = forward::stream(&upstream, request, silence)
-            .await
-            .map_err(|failed| failed.into_trouble(upstream.authority()))?;
-        headers::strip_hop_by_hop(response.headers_mut());
-        let version = response.version();
-        headers::add_via(response.headers_mut(), version, &self.config.pseudonym);
-        Ok(response)
-    }
-
-    fn outgoing(
-        &self,
-        agent: &AgentName,
-        path: &str,
-        authority: &str,
-        head: Parts,
-        body: Incoming,
-        fields: &Fields,
-    ) -> Request<Body> {
-        let framed = head.headers.contains_key(CONTENT_LENGTH)
-            || head.headers.contains_key(TRANSFER_ENCODING);
-        let body = if framed {
-            Body::stream(body, self.config.stream_idle_timeout, None)
-        } else {
-            Body::empty()
-        };
+        let silence = self.config.limits.stream_idle_timeout;
+        let proxy = &self.config.pseudonym;
+        let trace = Trace::of(&head.headers, fields.trace_id.clone());
         let target = match head.uri.query() {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
         };
-        let trace = Trace::of(&head.headers, fields.trace_id.clone());
-        let mut request = Request::new(body);
-        *request.method_mut() = head.method;
-        *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
-        let mut out = head.headers;
-        headers::strip_hop_by_hop(&mut out);
-        headers::strip_context(&mut out);
-        out.remove(EXPECT);
-        let mut told = fields.clone();
-        told.agent = Some(agent.clone());
-        told.application = Some(self.config.application.clone());
-        told.write(&mut out);
-        trace.write(&mut out);
-        if let Ok(host) = HeaderValue::try_from(authority) {
-            out.insert(HOST, host);
+        let mut request = passing::request(head, body, &target, &trace, silence, proxy);
+        let told = Fields {
+            agent: Some(agent.clone()),
+            application: Some(self.config.application.clone()),
+            ..fields.clone()
+        };
+        told.write(request.headers_mut());
+        let upstream = self.upstreams.at(offer.instance.authority());
+        if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
+            request.headers_mut().insert(HOST, host);
         }
-        headers::add_via(&mut out, head.version, &self.config.pseudonym);
-        *request.headers_mut() = out;
-        request
+        let answer = forward::stream(&upstream, request, silence)
+            .await
+            .map_err(|failed| failed.into_trouble(upstream.authority()))?;
+        Ok(passing::response(answer, proxy))
     }
 }

@@ -1,0 +1,86 @@
+//! What a contract call must bring before it becomes one: media type, size, a whole body in time.
+
+use super::body;
+use super::head;
+use super::headers;
+use super::respond::Trouble;
+use crate::contract::guard;
+use crate::task::Problem;
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use hyper::body::Incoming;
+use std::time::Duration;
+
+/// How much a request may bring, and how slowly.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    pub head: head::Limits,
+    pub max_body_bytes: usize,
+    pub body: guard::Limits,
+    pub body_timeout: Duration,
+    pub stream_idle_timeout: Duration,
+}
+
+/// Where a call's input comes from.
+pub enum Source {
+    /// The request's body is the input.
+    Body(Incoming),
+    /// It was taken out of a wrapper.
+    Input(Bytes),
+}
+
+impl Limits {
+    /// Refuses what the head alone shows to be no contract call.
+    pub fn check(&self, head: &Parts) -> Result<(), Trouble> {
+        if !headers::is_json(&head.headers) {
+            let detail =
+                "a contract call takes Content-Type: application/json, or a type ending in +json";
+            return Err(Trouble::new(Problem::UnsupportedMediaType, detail));
+        }
+        if headers::is_coded(&head.headers) {
+            let detail = "a coded body cannot be checked; send it with Content-Encoding: identity";
+            return Err(Trouble::new(Problem::UnsupportedMediaType, detail));
+        }
+        let declared = head.headers.get(CONTENT_LENGTH);
+        let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if declared.is_some_and(|length| length > self.max_body_bytes as u64) {
+            return Err(too_large(self.max_body_bytes));
+        }
+        Ok(())
+    }
+
+    /// Reads a whole body.
+    pub async fn read(&self, incoming: Incoming) -> Result<Bytes, Trouble> {
+        let limit = self.body_timeout;
+        let reading = body::collect(incoming, self.max_body_bytes);
+        match tokio::time::timeout(limit, reading).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(body::Error::TooLarge(max))) => Err(too_large(max)),
+            Ok(Err(error)) => {
+                let detail = format!("the body did not arrive whole: {error}");
+                Err(Trouble::new(Problem::BadRequest, detail))
+            }
+            Err(_elapsed) => {
+                let detail =
+                    format!("the body did not arrive within limits.body_timeout, {limit:?}");
+                Err(Trouble::new(Problem::RequestTimeout, detail))
+            }
+        }
+    }
+}
+
+impl Source {
+    /// Returns the input, reading it if it has not been read.
+    pub async fn read(self, limits: &Limits) -> Result<Bytes, Trouble> {
+        match self {
+            Source::Input(input) => Ok(input),
+            Source::Body(incoming) => limits.read(incoming).await,
+        }
+    }
+}
+
+fn too_large(max: usize) -> Trouble {
+    let detail = format!("the body is longer than limits.max_body_bytes, {max} bytes");
+    Trouble::new(Problem::TooLarge, detail)
+}

@@ -1,0 +1,53 @@
+//! Requests that are passed on unchecked, as they come.
+//!
+//! Nothing is kept of them: bodies stream both ways, and a caller that hangs up cancels.
+
+use super::body::Body;
+use super::headers;
+use crate::context::Trace;
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, Uri};
+use hyper::body::Incoming;
+use std::time::Duration;
+
+/// Turns a received request into the one that goes out; the target is the received one.
+///
+/// Context fields of ours are taken off; who sends it on adds those that are believed.
+pub fn request(
+    head: Parts,
+    body: Incoming,
+    target: &str,
+    trace: &Trace,
+    silence: Duration,
+    proxy: &HeaderValue,
+) -> Request<Body> {
+    // Presence of a body follows from the framing, not from the method.
+    let framed =
+        head.headers.contains_key(CONTENT_LENGTH) || head.headers.contains_key(TRANSFER_ENCODING);
+    let body = match framed {
+        true => Body::stream(body, silence, None),
+        false => Body::empty(),
+    };
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method;
+    *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
+    let mut out = head.headers;
+    headers::strip_hop_by_hop(&mut out);
+    headers::strip_context(&mut out);
+    out.remove(EXPECT);
+    trace.write(&mut out);
+    headers::add_via(&mut out, head.version, proxy);
+    *request.headers_mut() = out;
+    request
+}
+
+/// Turns a received answer into the one that goes back.
+pub fn response(mut response: Response<Body>, proxy: &HeaderValue) -> Response<Body> {
+    let version = response.version();
+    let out = response.headers_mut();
+    headers::strip_hop_by_hop(out);
+    headers::add_via(out, version, proxy);
+    *response.version_mut() = http::Version::HTTP_11;
+    response
+}
