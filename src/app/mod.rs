@@ -15,6 +15,7 @@ mod workers;
 
 pub use collector::Collector;
 pub use sidecar::{Addresses, Sidecar};
+pub use signals::{Signals, Stoppable};
 
 use crate::config::Settings;
 use crate::consul;
@@ -77,25 +78,36 @@ pub enum Error {
     Worker(&'static str),
 }
 
+/// Starts logging as the settings say.
+pub fn start_log(settings: &Settings) -> Result<(), Error> {
+    Ok(log::start(&compose::log(&settings.log))?)
+}
+
+/// Makes a client for the settings' Consul; its requests are not counted.
+pub fn consul(settings: &Settings) -> Result<consul::Client, Error> {
+    let config = compose::consul(&settings.consul);
+    Ok(consul::Client::new(config, Arc::new(|_, _, _| {}))?)
+}
+
 /// Runs a sidecar until it is told to stop.
 pub async fn run(settings: Settings) -> Result<(), Error> {
-    log::start(&compose::log(&settings.log))?;
-    let mut signals = signals::Signals::listen()?;
+    start_log(&settings)?;
+    let mut signals = Signals::listen()?;
     let sidecar = Sidecar::start(settings).await?;
     signals.until_stopped(sidecar.run()).await
 }
 
 /// Runs a collector until it is told to stop.
 pub async fn collect(settings: Settings) -> Result<(), Error> {
-    log::start(&compose::log(&settings.log))?;
-    let mut signals = signals::Signals::listen()?;
+    start_log(&settings)?;
+    let mut signals = Signals::listen()?;
     let collector = Collector::start(settings).await?;
     signals.until_stopped(collector.run()).await
 }
 
 /// Serves an empty registry until it is told to stop; for laptops and tests.
 pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
-    let mut signals = signals::Signals::listen()?;
+    let mut signals = Signals::listen()?;
     let listener = sidecar::bind("--listen", address).await?;
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
     let ended = async {
@@ -104,7 +116,5 @@ pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
             .await
             .map_err(|error| Error::Client(Box::new(error)))
     };
-    signals
-        .until_stopped(signals::Stoppable { ask, ended })
-        .await
+    signals.until_stopped(Stoppable { ask, ended }).await
 }
