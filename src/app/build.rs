@@ -235,7 +235,7 @@ impl Builder {
             failures: settings.health_failures,
         };
         let (prober, health) = Prober::new(config).map_err(|e| Error::Client(Box::new(e)))?;
-        self.workers.start("health prober", prober.run());
+        self.start_without_end("health prober", prober.run());
         Ok(health)
     }
 
@@ -293,7 +293,7 @@ impl Builder {
     fn ask_consul(&mut self) {
         let client = self.client.clone();
         let answered = self.consul_answered.clone();
-        self.workers.start("consul greeting", async move {
+        self.start_without_end("consul greeting", async move {
             while !answered.load(Ordering::Relaxed) && client.leader().await.is_err() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
@@ -326,12 +326,10 @@ impl Builder {
         });
         if let Some(public) = public {
             let router = admin::public(house.clone());
-            self.workers
-                .start("public admin listener", serve_http(public, router));
+            self.start_without_end("public admin listener", serve_http(public, router));
         }
         let router = admin::router(house);
-        self.workers
-            .start("admin listener", serve_http(socket, router));
+        self.start_without_end("admin listener", serve_http(socket, router));
         received
     }
 
@@ -376,6 +374,22 @@ impl Builder {
             if phase.phase() >= Phase::Leaving {
                 // Its work is done; ending would look like an incident until we stop watching.
                 phase.reached(Phase::Stopping).await;
+            }
+        });
+    }
+
+    /// Starts a worker that never ends by itself and has nothing to settle: it is dropped once
+    /// the process stops, so that the stop need not wait for it.
+    fn start_without_end(
+        &mut self,
+        name: &'static str,
+        worker: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut phase = self.phase.clone();
+        self.workers.start(name, async move {
+            tokio::select! {
+                () = worker => {}
+                () = phase.reached(Phase::Stopping) => {}
             }
         });
     }

@@ -7,7 +7,6 @@ use super::{Error, compose};
 use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
-use crate::consul::Client;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::telemetry::metrics;
 use std::net::SocketAddr;
@@ -96,7 +95,7 @@ fn register(
     phase: Observer,
     workers: &mut Workers,
 ) -> Result<(), Error> {
-    let client = Client::new(compose::consul(&settings.consul), Arc::new(|_, _, _| {}))?;
+    let client = super::consul(settings)?;
     let host = match address.ip() {
         ip if ip.is_unspecified() => String::new(),
         ip => ip.to_string(),

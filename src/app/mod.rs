@@ -17,8 +17,9 @@ mod sockets;
 mod workers;
 
 pub use collector::Collector;
-pub use compose::consul;
+pub use compose::consul as consul_config;
 pub use sidecar::Sidecar;
+pub use signals::{Signals, Stoppable};
 pub use sockets::Addresses;
 
 use crate::config::Settings;
@@ -81,27 +82,38 @@ pub enum Error {
     Worker(&'static str),
 }
 
+/// Starts logging as the settings say.
+pub fn start_log(settings: &Settings) -> Result<(), Error> {
+    Ok(log::start(&compose::log(&settings.log))?)
+}
+
+/// Makes a client for the settings' Consul; its requests are not counted.
+pub fn consul(settings: &Settings) -> Result<crate::consul::Client, Error> {
+    let config = compose::consul(&settings.consul);
+    Ok(crate::consul::Client::new(config, Arc::new(|_, _, _| {}))?)
+}
+
 /// Runs a sidecar until it is told to stop.
 pub async fn run(settings: Settings) -> Result<(), Error> {
-    log::start(&compose::log(&settings.log))?;
-    let mut signals = signals::Signals::listen()?;
+    start_log(&settings)?;
+    let mut signals = Signals::listen()?;
     let sidecar = Sidecar::start(settings).await?;
     signals.until_stopped(sidecar.run()).await
 }
 
 /// Runs a collector until it is told to stop.
 pub async fn collect(settings: Settings) -> Result<(), Error> {
-    log::start(&compose::log(&settings.log))?;
-    let mut signals = signals::Signals::listen()?;
+    start_log(&settings)?;
+    let mut signals = Signals::listen()?;
     let collector = Collector::start(settings).await?;
     signals.until_stopped(collector.run()).await
 }
 
 /// Serves an empty registry until it is told to stop; for laptops and tests.
 pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
-    let mut signals = signals::Signals::listen()?;
+    let mut signals = Signals::listen()?;
     let listener = sockets::bind("--listen", address).await?;
-    let process = signals::Stoppable::new(|stop| async {
+    let process = Stoppable::new(|stop| async {
         let served = devregistry::serve(listener, stop).await;
         served.map_err(|error| Error::Client(Box::new(error)))
     });

@@ -45,9 +45,10 @@ impl Signals {
     }
 
     /// Carries `process` to its end; a first signal asks it to stop, a second does not wait.
-    pub async fn until_stopped<F>(&mut self, process: Stoppable<F>) -> Result<(), Error>
+    pub async fn until_stopped<F, T, E>(&mut self, process: Stoppable<F>) -> Result<T, E>
     where
-        F: Future<Output = Result<(), Error>>,
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
     {
         let mut ended = std::pin::pin!(process.ended);
         tokio::select! {
@@ -58,7 +59,7 @@ impl Signals {
         process.ask.send(()).ok();
         tokio::select! {
             ended = ended => ended,
-            code = self.next() => Err(Error::Killed { code }),
+            code = self.next() => Err(Error::Killed { code }.into()),
         }
     }
 }

@@ -260,7 +260,7 @@ fn contracts(found: &mut Findings, application: &Application) {
 
 /// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.
 async fn consul(found: &mut Findings, settings: &config::Consul) {
-    let client = match consul::Client::new(app::consul(settings), Arc::new(|_, _, _| {})) {
+    let client = match consul::Client::new(app::consul_config(settings), Arc::new(|_, _, _| {})) {
         Ok(client) => client,
         Err(error) => return found.problem("consul", chain(&error)),
     };

@@ -11,7 +11,7 @@ use crate::demo;
 use crate::telemetry::log::Chain;
 
 use super::exit::{Exit, Failure};
-use super::{ConfigArgs, output};
+use super::{ConfigArgs, OutputArgs, output};
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -24,6 +24,8 @@ pub(super) struct DemoArgs {
     /// Run the scripted scenario, print each task's timeline; exit 0 if all ended as scripted.
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -34,16 +36,16 @@ pub(super) struct DevRegistryArgs {
 
 pub(super) fn sidecar(config: ConfigArgs) -> Result<Exit, Failure> {
     let settings = Settings::load(&config.source(), Role::Sidecar)?;
-    carry(app::run(settings))
+    carry(async { ended(app::run(settings).await) })
 }
 
 pub(super) fn collector(config: ConfigArgs) -> Result<Exit, Failure> {
     let settings = Settings::load(&config.source(), Role::Collector)?;
-    carry(app::collect(settings))
+    carry(async { ended(app::collect(settings).await) })
 }
 
 pub(super) fn dev_registry(args: DevRegistryArgs) -> Result<Exit, Failure> {
-    carry(app::dev_registry(args.listen))
+    carry(async { ended(app::dev_registry(args.listen).await) })
 }
 
 pub(super) fn demo(args: DemoArgs) -> Result<Exit, Failure> {
@@ -51,24 +53,40 @@ pub(super) fn demo(args: DemoArgs) -> Result<Exit, Failure> {
         consul: args.consul,
         run_for: args.seconds.map(Duration::from_secs),
         once: args.once,
+        json: args.output.is_json(),
         draw: super::task::draw,
         say: output::line,
     };
-    let mut as_scripted = true;
-    let ended = carry(async {
-        as_scripted = demo::run(options).await?;
-        Ok(())
-    })?;
-    Ok(if as_scripted { ended } else { Exit::Negative })
+    carry(async {
+        match demo::run(options).await {
+            Ok(as_scripted) => Ok(output::verdict(as_scripted)),
+            Err(demo::Error::App(error)) => ended(Err(error)),
+            Err(demo::Error::Settings(error)) => Err(error.into()),
+            Err(error) => Err(Failure::Start {
+                text: Chain(&error).to_string(),
+                exit: match error {
+                    demo::Error::Consul { .. } => Exit::Unreachable,
+                    demo::Error::NotReady { .. } => Exit::Timeout,
+                    demo::Error::Ended(_) => Exit::Bug,
+                    _ => Exit::Usage,
+                },
+            }),
+        }
+    })
 }
 
 /// Carries a process to its end on a runtime of its own.
-fn carry(process: impl Future<Output = Result<(), app::Error>>) -> Result<Exit, Failure> {
+fn carry(process: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::bug(&error))?;
     let ended = runtime.block_on(process);
     // Blocking threads (a name look-up) must not hold up a process that has ended.
     runtime.shutdown_background();
-    match ended {
+    ended
+}
+
+/// Says how a process of `app` ended.
+fn ended(result: Result<(), app::Error>) -> Result<Exit, Failure> {
+    match result {
         Ok(()) => Ok(Exit::Fine),
         Err(app::Error::Killed { code }) => Ok(Exit::Signal(code)),
         Err(error) => Err(Failure::Start {

@@ -1,6 +1,5 @@
-//! Where the programs are that tests start, and which parts of the source exist yet.
+//! Where the programs are that tests start.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Returns our binary: the one `tests/run` names, else the one cargo built for this test.
@@ -26,18 +25,6 @@ pub fn promtool() -> PathBuf {
 /// Returns the checkout's root.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Says whether a room of `src/` has its first behaviour; says aloud what is left out if not.
-pub fn is_built(room: &str) -> bool {
-    let source = std::fs::read_to_string(root().join(format!("src/{room}/mod.rs"))).unwrap();
-    let built = !source.contains("Not built yet");
-    if !built {
-        // Past the capture of a passing test's output: what is left out is always shown.
-        let mut terminal = std::io::stderr();
-        writeln!(terminal, "LEFT OUT: room `{room}` is not built yet").unwrap();
-    }
-    built
 }
 
 #[expect(
