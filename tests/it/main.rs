@@ -7,9 +7,12 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod bad_input;
+mod calls;
 mod cli;
 mod config;
 mod consul_files;
+mod context;
 mod dashboards;
 mod floors;
 mod registry_conversation;
