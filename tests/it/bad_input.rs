@@ -1,7 +1,8 @@
 //! Bad input is named, counted and recorded, and the application never sees it.
 
-use crate::support::client::exchange;
+use crate::support::client::{client, exchange};
 use crate::support::contract::{fraud_detection, fraud_input};
+use crate::support::digest::content_digest;
 use crate::support::pair::{FRAUD, Pair, RISK, wrapped};
 use crate::support::program;
 use crate::support::reply::Reply;
@@ -202,6 +203,39 @@ async fn a_body_over_the_limit_is_refused_declared_or_chunked() {
     );
     assert_eq!(pair.application.calls(RISK), 0);
 
+    // At the outbound listener it is the same.
+    let native = format!("/agents/{FRAUD}{RISK}");
+    let huge = vec![b' '; 5 << 20];
+    let length = huge.len();
+    let declared = pair
+        .outbound(&native)
+        .header("hermes-task-id", "t-out-declared");
+    Reply::to(declared.body(huge))
+        .await
+        .problem(413, "too-large");
+    let chunk = " ".repeat(length);
+    let chunked = format!(
+        "POST {native} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         hermes-task-id: t-out-chunked\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{chunk}\r\n0\r\n\r\n"
+    );
+    let address = pair
+        .caller
+        .outbound_url()
+        .replace("http://", "")
+        .parse()
+        .unwrap();
+    let reply = Reply::read(&exchange(address, chunked.as_bytes(), QUIET).await);
+    assert_eq!(reply.status, 413, "{reply:?}");
+    pair.collector
+        .wait_task("t-out-chunked", "failed_validation", WITHIN)
+        .await;
+    assert!(pair.collector.task("t-out-declared").await.is_none());
+    assert_eq!(
+        sidecar_count(&pair.caller, "outbound", "too-large").await,
+        2.0
+    );
+    assert_eq!(pair.application.calls(RISK), 0);
+
     let exact = format!("{}{}", fraud_input(), " ".repeat(LIMIT - fits));
     assert_eq!(Reply::to(pair.inbound(RISK).body(exact)).await.status, 200);
 }
@@ -295,13 +329,33 @@ async fn a_body_that_is_not_the_one_its_digest_was_made_for_is_refused() {
             .wait_task(name, "failed_validation", WITHIN)
             .await;
     }
+    // A wrapper's digest is that of the wrapper, as it was sent.
+    for (name, at) in [
+        ("t-wrap-in", &pair.callee.inbound_url()),
+        ("t-wrap-out", &pair.caller.outbound_url()),
+    ] {
+        let wrapper = wrapped(FRAUD, &fraud_input(), json!({"task_id": name}));
+        let sent = |digest: &str| {
+            let request = client().post(format!("{at}/hermes/invoke"));
+            let request = request.header("content-type", "application/json");
+            Reply::to(
+                request
+                    .header("content-digest", digest)
+                    .body(wrapper.clone()),
+            )
+        };
+        sent(wrong).await.problem(400, "digest-mismatch");
+        let reply = sent(&content_digest(wrapper.as_bytes())).await;
+        assert_eq!(reply.status, 200, "{name}: {reply:?}");
+    }
+    assert_eq!(pair.application.calls(RISK), 2);
     let unread = pair
         .inbound(RISK)
         .header("content-digest", "sha-256=broken");
     Reply::to(unread.body(fraud_input().to_string()))
         .await
         .problem(400, "digest-mismatch");
-    assert_eq!(pair.application.calls(RISK), 0);
+    assert_eq!(pair.application.calls(RISK), 2);
     let other = pair
         .inbound(RISK)
         .header("content-digest", "unixsum=:AA==:");

@@ -3,10 +3,10 @@
 use crate::support::application::{Answer, Application};
 use crate::support::client::{client, exchange};
 use crate::support::contract::{fraud_detection, fraud_input, fraud_output};
+use crate::support::digest::{content_digest, hex_digest};
 use crate::support::pair::{FRAUD, Pair, RISK, wrapped};
 use crate::support::reply::Reply;
 use crate::support::wait::wait_until;
-use base64::Engine;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::io::Read;
@@ -26,18 +26,6 @@ fn free(id: &str) -> Value {
         "output_schema": {"type": "object", "required": []},
         "constraints": {"timeout_ms": 2000}
     })
-}
-
-fn hex_digest(bytes: &[u8]) -> String {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    let hex: Vec<String> = digest.as_ref().iter().map(|b| format!("{b:02x}")).collect();
-    format!("sha-256:{}", hex.concat())
-}
-
-fn content_digest(bytes: &[u8]) -> String {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    let base64 = base64::engine::general_purpose::STANDARD.encode(digest);
-    format!("sha-256=:{base64}:")
 }
 
 /// The states of a call's last attempt, oldest first, each once.

@@ -18,6 +18,7 @@ mod floors;
 mod passthrough;
 mod registry_conversation;
 mod repository;
+mod routing;
 mod start;
 mod support;
 mod world;

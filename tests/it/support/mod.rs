@@ -13,6 +13,7 @@ pub mod client;
 pub mod collector;
 pub mod consul;
 pub mod contract;
+pub mod digest;
 pub mod link;
 pub mod pair;
 pub mod port;
