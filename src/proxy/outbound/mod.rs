@@ -115,13 +115,13 @@ impl Outbound {
 
     async fn lead(
         self: Arc<Self>,
-        head: Parts,
+        mut head: Parts,
         body: Incoming,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
         match route(&head) {
-            Route::Invoke => match self.unwrap(&head, body, fields.clone()).await {
+            Route::Invoke => match self.unwrap(&mut head, body, fields.clone()).await {
                 Ok((agent, input, fields)) => {
                     let source = call::Source::Input(input);
                     self.lasting(agent, head, source, fields, began).await
@@ -169,7 +169,7 @@ impl Outbound {
     /// Reads a wrapper and finds out whom it is for.
     async fn unwrap(
         &self,
-        head: &Parts,
+        head: &mut Parts,
         body: Incoming,
         fields: Fields,
     ) -> Result<(AgentName, Bytes, Fields), Trouble> {
@@ -177,6 +177,7 @@ impl Outbound {
         super::inbound::acceptable(head, config.max_body_bytes)?;
         let body =
             super::inbound::read_body(body, config.max_body_bytes, config.body_timeout).await?;
+        super::check::wrapper(&mut head.headers, &body)?;
         let envelope = Envelope::read(&body, &config.body)?;
         let agent = match envelope.agent.as_deref() {
             Some(name) => AgentName::parse(name).ok_or_else(|| not_an_agent(name))?,
