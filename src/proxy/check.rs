@@ -122,6 +122,15 @@ pub fn refused(refusal: &Refusal) -> Trouble {
     Trouble::new(problem, refusal.message())
 }
 
+/// Holds a wrapper against the digest stated for it, which says nothing of the input inside.
+pub fn wrapper(headers: &mut HeaderMap, body: &[u8]) -> Result<(), Trouble> {
+    if headers.contains_key(header::CONTENT_DIGEST) {
+        digest(headers, Digest::of(body), Problem::RequestDigestMismatch)?;
+        headers.remove(header::CONTENT_DIGEST);
+    }
+    Ok(())
+}
+
 /// Holds a body against the digest its message states, if it states one.
 pub fn digest(headers: &HeaderMap, body: Digest, problem: Problem) -> Result<(), Trouble> {
     let Some(stated) = headers.get(header::CONTENT_DIGEST) else {

@@ -3,8 +3,8 @@
 use crate::context::header::{IDEMPOTENCY_KEY, PREFIX};
 use crate::task::Id;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderValue, Version};
 
@@ -96,8 +96,13 @@ pub fn has_passed(headers: &HeaderMap, name: &HeaderValue) -> bool {
 
 /// Says whether the media type is JSON: `application/json` or a `+json` suffix, whatever the
 /// case and the parameters (RFC 9110 section 8.3.1, RFC 6839).
+///
+/// Judged is the message that goes on: a type that `Connection` names stays behind.
 pub fn is_json(headers: &HeaderMap) -> bool {
-    let mut types = headers.get_all(http::header::CONTENT_TYPE).iter();
+    if headers.contains_key(CONNECTION) && named_by_connection(headers).contains(&CONTENT_TYPE) {
+        return false;
+    }
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (types.next(), types.next()) else {
         return false;
     };
@@ -217,6 +222,11 @@ mod tests {
             ("content-type", "application/json"),
         ];
         assert!(!is_json(&headers(&twice)));
+        let left_behind = [
+            ("content-type", "application/json"),
+            ("connection", "close, Content-Type"),
+        ];
+        assert!(!is_json(&headers(&left_behind)));
     }
 
     #[test]

@@ -7,13 +7,19 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod bad_input;
+mod calls;
 mod cli;
 mod config;
 mod consul_files;
+mod context;
 mod dashboards;
 mod demo;
 mod floors;
+mod passthrough;
 mod registry_conversation;
 mod repository;
+mod routing;
+mod start;
 mod support;
 mod world;

@@ -3,6 +3,7 @@
 use super::{Inbound, Served};
 use crate::context::{AgentName, Fields};
 use crate::proxy::body::Body;
+use crate::proxy::check;
 use crate::proxy::envelope::Envelope;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::Trouble;
@@ -150,12 +151,12 @@ impl Inbound {
 
     async fn invoke(
         self: Arc<Self>,
-        head: Parts,
+        mut head: Parts,
         body: Incoming,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        match self.unwrap(&head, body, fields.clone()).await {
+        match self.unwrap(&mut head, body, fields.clone()).await {
             Ok((at, input, fields)) => {
                 self.lasting(at, head, Source::Input(input), fields, began)
                     .await
@@ -167,13 +168,14 @@ impl Inbound {
     /// Reads a wrapper and finds the contract it is meant for.
     async fn unwrap(
         &self,
-        head: &Parts,
+        head: &mut Parts,
         body: Incoming,
         fields: Fields,
     ) -> Result<(usize, Bytes, Fields), Trouble> {
         let config = &self.config;
         config.limits.check(head)?;
         let body = config.limits.read(body).await?;
+        check::wrapper(&mut head.headers, &body)?;
         let envelope = Envelope::read(&body, &config.limits.body)?;
         let named = match envelope.agent.as_deref() {
             Some(text) => Some(AgentName::parse(text).ok_or_else(|| self.unknown())?),

@@ -69,10 +69,6 @@ impl Call {
 
     /// Makes the call; the reply goes out after its end state is stored.
     pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
-        let input = match source.read(&self.outbound.config.limits).await {
-            Ok(input) => input,
-            Err(trouble) => return self.outbound.refuse(&trouble, &self.own),
-        };
         let found = match self
             .outbound
             .find(&self.agent, patience(&self.own, self.began))
@@ -80,6 +76,12 @@ impl Call {
         {
             Ok(found) => found,
             Err(trouble) => return self.outbound.refuse(&trouble, &self.own),
+        };
+        let input = match source.read(&self.outbound.config.limits).await {
+            Err(trouble) if trouble.problem.state().is_none() => {
+                return self.outbound.refuse(&trouble, &self.own);
+            }
+            read => read,
         };
         if self.own.force_refresh == Some(true) {
             self.outbound.directory.refresh(&found).await;
@@ -89,8 +91,15 @@ impl Call {
         self.own.call_id = Some(Id::mint());
         self.own.attempt = Some(1);
         let trace = Trace::of(&head.headers, self.own.trace_id.clone());
+        let input = match input {
+            Ok(input) => input,
+            Err(trouble) => {
+                let attempt = self.begin(&heritage, &trace, None);
+                return self.fail(attempt, &found, trouble).await;
+            }
+        };
         let digest = Digest::of(&input);
-        let mut attempt = self.begin(&heritage, &trace, digest);
+        let mut attempt = self.begin(&heritage, &trace, Some(digest));
         let made = self
             .make(&mut attempt, &found, &heritage, head, input, digest, &trace)
             .await;
@@ -103,7 +112,7 @@ impl Call {
         }
     }
 
-    fn begin(&self, heritage: &Heritage, trace: &Trace, input: Digest) -> Attempt {
+    fn begin(&self, heritage: &Heritage, trace: &Trace, input: Option<Digest>) -> Attempt {
         let own = &self.own;
         let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
         let report = Report {
@@ -120,7 +129,7 @@ impl Call {
             instance: String::new(),
             deadline_at: Timestamp::now(),
             duration_ms: 0,
-            input_digest: Some(input.to_string()),
+            input_digest: input.map(|digest| digest.to_string()),
             output_digest: None,
             degraded: false,
             undelivered: false,

@@ -111,13 +111,13 @@ impl Outbound {
 
     async fn lead(
         self: Arc<Self>,
-        head: Parts,
+        mut head: Parts,
         body: Incoming,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
         match route(&head) {
-            Route::Invoke => match self.unwrap(&head, body, fields.clone()).await {
+            Route::Invoke => match self.unwrap(&mut head, body, fields.clone()).await {
                 Ok((agent, input, fields)) => {
                     let source = Source::Input(input);
                     self.lasting(agent, head, source, fields, began).await
@@ -164,13 +164,14 @@ impl Outbound {
     /// Reads a wrapper and finds out whom it is for.
     async fn unwrap(
         &self,
-        head: &Parts,
+        head: &mut Parts,
         body: Incoming,
         fields: Fields,
     ) -> Result<(AgentName, Bytes, Fields), Trouble> {
         let config = &self.config;
         config.limits.check(head)?;
         let body = config.limits.read(body).await?;
+        super::check::wrapper(&mut head.headers, &body)?;
         let envelope = Envelope::read(&body, &config.limits.body)?;
         let agent = match envelope.agent.as_deref() {
             Some(name) => AgentName::parse(name).ok_or_else(|| not_an_agent(name))?,

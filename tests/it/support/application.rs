@@ -1,5 +1,6 @@
 //! A scripted HTTP application: the unchanged service beside a sidecar.
 
+use super::client::client;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -11,6 +12,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -36,6 +38,13 @@ pub enum Answer {
         headers: Vec<(String, String)>,
         body: Bytes,
     },
+    /// Posts `body` to `url` first and waits for what comes back, then goes on with `then`.
+    Call {
+        url: String,
+        headers: Vec<(String, String)>,
+        body: Value,
+        then: Box<Answer>,
+    },
     /// Never answers; the connection stays open.
     Hang,
     /// Closes the connection without an answer.
@@ -59,6 +68,14 @@ impl Answer {
         }
     }
 
+    /// The same reply with one more header field.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        if let Self::Reply { headers, .. } = &mut self {
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        self
+    }
+
     /// The same reply, `by` later.
     pub fn delayed(mut self, by: Duration) -> Self {
         if let Self::Reply { delay, .. } = &mut self {
@@ -74,6 +91,8 @@ type Script = Arc<dyn Fn(&Received) -> Answer + Send + Sync>;
 struct State {
     scripts: Mutex<HashMap<String, Script>>,
     received: Mutex<Vec<Received>>,
+    /// Requests that were not answered because the other side went away.
+    abandoned: AtomicUsize,
 }
 
 /// The running application; unknown paths get 404. Ends with its value.
@@ -125,6 +144,11 @@ impl Application {
             .filter(|request| path_of(&request.target) == path)
             .cloned()
             .collect()
+    }
+
+    /// Counts the requests whose sender went away before they were answered.
+    pub fn abandoned(&self) -> usize {
+        self.state.abandoned.load(Ordering::SeqCst)
     }
 
     /// Counts the requests received on `path` so far.
@@ -180,18 +204,62 @@ async fn respond(
         .unwrap()
         .get(path_of(&received.target))
         .cloned();
-    match script.map(|script| script(&received)) {
-        None => Ok(reply(404, &[], Bytes::new())),
-        Some(Answer::Hang) => std::future::pending().await,
-        Some(Answer::Close) => Err("closed on purpose".into()),
-        Some(Answer::Reply {
-            delay,
-            status,
-            headers,
-            body,
-        }) => {
-            tokio::time::sleep(delay).await;
-            Ok(reply(status, &headers, body))
+    let mut waiting = Waiting {
+        state,
+        is_over: false,
+    };
+    let answer = script.map(|script| script(&received));
+    let answered = carry_out(answer).await;
+    waiting.is_over = true;
+    answered
+}
+
+/// Notices when the future of an answer is dropped before its end.
+struct Waiting<'a> {
+    state: &'a State,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.state.abandoned.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+async fn carry_out(
+    answer: Option<Answer>,
+) -> Result<Response<Full<Bytes>>, Box<dyn Error + Send + Sync>> {
+    let Some(mut answer) = answer else {
+        return Ok(reply(404, &[], Bytes::new()));
+    };
+    loop {
+        match answer {
+            Answer::Hang => std::future::pending().await,
+            Answer::Close => return Err("closed on purpose".into()),
+            Answer::Call {
+                url,
+                headers,
+                body,
+                then,
+            } => {
+                let mut call = client().post(url).json(&body);
+                for (name, value) in headers {
+                    call = call.header(name, value);
+                }
+                call.send().await?.bytes().await?;
+                answer = *then;
+            }
+            Answer::Reply {
+                delay,
+                status,
+                headers,
+                body,
+            } => {
+                tokio::time::sleep(delay).await;
+                return Ok(reply(status, &headers, body));
+            }
         }
     }
 }

@@ -59,6 +59,31 @@ impl Sidecar {
         format!("http://{}", self.listen("admin"))
     }
 
+    /// Reads one series of its metrics, for example `proxy_rejections_total` with
+    /// `direction="inbound"` and `reason="bad_json"`; an unknown one fails the test.
+    pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let url = format!("{}/metrics", self.admin_url());
+        let text = client()
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+        let wanted = |line: &&str| {
+            line.strip_prefix(&format!("hermes_{name}"))
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label.as_str()))
+        };
+        let mut found = text.lines().filter(wanted).peekable();
+        assert!(found.peek().is_some(), "no series {name} {labels:?}");
+        found
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum()
+    }
+
     /// Returns its config file.
     pub fn config_file(&self) -> PathBuf {
         self.directory.path().join("hermes.toml")
@@ -72,6 +97,11 @@ impl Sidecar {
     /// Returns the process, for its id, log, signals and end.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// Returns everything it has logged so far.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 
     /// Waits for readiness.
