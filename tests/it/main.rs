@@ -11,6 +11,7 @@ mod cli;
 mod config;
 mod consul_files;
 mod dashboards;
+mod examples;
 mod floors;
 mod registry_conversation;
 mod repository;
