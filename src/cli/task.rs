@@ -109,19 +109,26 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
         return Ok(output::verdict(fine));
     }
     if !fine {
-        let body = String::from_utf8_lossy(&answer.body);
-        let why = format!(
-            "the collector says {}: {}",
-            answer.status,
-            plain(body.trim())
-        );
-        return Err(Failure::Answer(why));
+        return Err(Failure::Answer(refusal(answer.status, &answer.body)));
     }
     let drawn = draw(&answer.body).map_err(|error| {
         Failure::Answer(format!("the collector's answer makes no sense: {error}"))
     })?;
     output::data(drawn.as_bytes());
     Ok(Exit::Fine)
+}
+
+/// Says why there is no task: the detail of a problem, or whatever else came.
+fn refusal(status: reqwest::StatusCode, body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Told {
+        detail: String,
+    }
+    let told = match serde_json::from_slice::<Told>(body) {
+        Ok(told) => told.detail,
+        Err(_no_problem) => String::from_utf8_lossy(body).trim().to_owned(),
+    };
+    format!("the collector says {status}: {}", plain(&told))
 }
 
 /// Reads the token that the collector of these settings wants; none where there are no settings.
@@ -336,6 +343,21 @@ task t1  completed  completed in 12 ms
   chain ok
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_refusal_tells_its_detail() {
+        let status = reqwest::StatusCode::NOT_FOUND;
+        for (body, told) in [
+            (
+                r#"{"status":404,"detail":"no report has arrived"}"#,
+                "no report has arrived",
+            ),
+            ("<h1>who?</h1>\n", "<h1>who?</h1>"),
+        ] {
+            let expected = format!("the collector says 404 Not Found: {told}");
+            assert_eq!(refusal(status, body.as_bytes()), expected);
+        }
     }
 
     #[test]

@@ -262,10 +262,12 @@ async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Result<R
     let unknown = || {
         let kept = humantime::format_duration(desk.retention);
         let detail = format!(
-            "no report of this task has arrived, or it is older than {kept}; \
-             tasks are forgotten {kept} after they began"
+            "no report of this task has arrived, or it began longer ago than collector.retention, {kept}"
         );
-        Refusal::of(Problem::NotFound, detail)
+        Refusal {
+            title: "No such task",
+            ..Refusal::of(Problem::NotFound, detail)
+        }
     };
     let id = Id::parse(&id).or(Err(unknown()))?;
     let calls = desk.book.task(id).await.map_err(|error| failed(&error))?;

@@ -58,8 +58,10 @@ impl Attempt {
         began: Instant,
     ) -> Self {
         recorder.metrics.attempt_began(report.state);
+        // Its history begins where its duration does: with the request, not after its body.
+        let at = Timestamp::now().minus(began.elapsed());
         Self {
-            trail: Trail::begin(report.state, Timestamp::now()),
+            trail: Trail::begin(report.state, at),
             recorder,
             presence,
             report: Some(report),
@@ -168,4 +170,69 @@ fn log(report: &Report, took: Duration) {
         duration_s,
         "call ended"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spool;
+    use crate::task::{Id, Reporter, SlaLevel};
+
+    fn report() -> Box<Report> {
+        let id = |text| Id::parse(text).unwrap();
+        Box::new(Report {
+            call_id: id("call-1"),
+            task_id: id("task-1"),
+            step_id: id("step-1"),
+            parent_step: None,
+            attempt: 1,
+            state: State::Pending,
+            states: Vec::new(),
+            reporter: Reporter::Callee,
+            agent: "fraud-detection-v1.0".into(),
+            agent_version: "1.0.0".into(),
+            instance: "fraud-7401".into(),
+            deadline_at: Timestamp::now(),
+            duration_ms: 0,
+            input_digest: None,
+            output_digest: None,
+            degraded: false,
+            undelivered: false,
+            error: None,
+            sla_level: SlaLevel::P2,
+            scenario: None,
+            requester: None,
+            trace_id: String::new(),
+            application: "fraud".into(),
+        })
+    }
+
+    #[tokio::test]
+    async fn an_attempts_history_begins_with_its_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let metrics = Arc::new(Sidecar::new("test"));
+        let config = spool::Config {
+            path: directory.path().join("spool.db"),
+            mode: spool::Mode::Process,
+            max_bytes: 1 << 30,
+        };
+        let (spool, _) = Spool::open(config, metrics.clone()).await.unwrap();
+        let recorder = Arc::new(Recorder {
+            spool: spool.clone(),
+            metrics,
+        });
+        // The body took its time, or the first use of a contract did.
+        let began = Instant::now() - Duration::from_secs(2);
+        let mut attempt = Attempt::begin(recorder, Arc::default(), report(), began);
+        attempt.advance(State::Dispatched);
+        attempt.advance(State::Executing);
+        attempt.settle(State::Completed, None).await;
+
+        let rows = spool.claim(10, 1 << 20).await.unwrap();
+        let told: Report = serde_json::from_slice(&rows[0].body).unwrap();
+        let (first, last) = (&told.states[0], &told.states[3]);
+        let history = first.at.age(last.at).as_millis() as u64;
+        assert!(history >= 1_999, "{:?}", told.states);
+        assert!(history.abs_diff(told.duration_ms) <= 1_000, "{told:?}");
+    }
 }

@@ -39,6 +39,12 @@ impl Timestamp {
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         Self::from_millis(self.0.saturating_add(millis))
     }
+
+    /// Returns the instant `ago` earlier.
+    pub fn minus(self, ago: Duration) -> Self {
+        let millis = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        Self::from_millis(self.0.saturating_sub(millis))
+    }
 }
 
 impl fmt::Display for Timestamp {
@@ -86,6 +92,8 @@ mod tests {
         let (early, late) = (Timestamp::from_millis(1_000), Timestamp::from_millis(3_000));
         assert_eq!(early.age(late), Duration::from_secs(2));
         assert_eq!(late.age(early), Duration::ZERO);
+        assert_eq!(late.minus(Duration::from_secs(2)), early);
+        assert_eq!(early.minus(Duration::from_secs(2)).millis(), 0);
     }
 
     proptest! {

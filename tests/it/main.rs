@@ -15,6 +15,7 @@ mod consul_files;
 mod context;
 mod dashboards;
 mod demo;
+mod examples;
 mod floors;
 mod passthrough;
 mod registry_conversation;

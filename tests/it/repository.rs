@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// What may stand at the top; a new entry is a decision.
-const TOP: [&str; 18] = [
+const TOP: [&str; 19] = [
     ".ci",
     ".gitignore",
     "ARCHITECTURE.md",
@@ -22,6 +22,8 @@ const TOP: [&str; 18] = [
     "examples",
     "fuzz",
     "grafana",
+    // Seeds of random tests that found a bug, where proptest looks for them.
+    "proptest-regressions",
     "src",
     "tests",
 ];
@@ -133,6 +135,48 @@ fn every_config_file_shown_is_accepted() {
             .unwrap();
         let problems = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}:\n{problems}", file.display());
+    }
+}
+
+#[test]
+fn the_architecture_names_what_is_there() {
+    let text = std::fs::read_to_string(program::root().join("ARCHITECTURE.md")).unwrap();
+    let source: String = tracked()
+        .iter()
+        .filter(|file| file.starts_with("src/") && file.ends_with(".rs"))
+        .map(|file| std::fs::read_to_string(program::root().join(file)).unwrap())
+        .collect();
+    let mut missing = Vec::new();
+    for name in text.split('`').skip(1).step_by(2) {
+        let is_there = match name.split_once("::") {
+            Some((_, function)) => source.contains(&format!("fn {function}")),
+            None if name.ends_with(".rs") || name.ends_with('/') => {
+                let root = program::root();
+                root.join("src").join(name).exists() || root.join(name).exists()
+            }
+            None => true,
+        };
+        if !is_there {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "ARCHITECTURE.md names {missing:?}");
+}
+
+#[test]
+fn the_architecture_draws_the_floors_of_the_library() {
+    let text = std::fs::read_to_string(program::root().join("ARCHITECTURE.md")).unwrap();
+    let library = std::fs::read_to_string(program::root().join("src/lib.rs")).unwrap();
+    let mut drawn = "";
+    for line in library.lines() {
+        if let Some(number) = line.strip_prefix("// ").and_then(|floor| floor.get(..1)) {
+            let floor = |line: &&str| line.starts_with(&format!(" {number} "));
+            drawn = text.lines().find(floor).unwrap_or(drawn);
+        } else if let Some(room) = line.strip_prefix("pub mod ") {
+            let room = room.trim_end_matches(';');
+            let is_drawn = drawn.split(' ').any(|word| word == room);
+            assert!(is_drawn, "`{room}` is not on its floor in ARCHITECTURE.md");
+        }
     }
 }
 
