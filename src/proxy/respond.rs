@@ -44,9 +44,11 @@ impl Trouble {
 
     /// Adds the places where a body broke its contract.
     pub fn violating(problem: Problem, violations: Violations) -> Self {
+        // The texts name places and rules; neither holds a value from the body.
+        let detail = violations.to_string();
         Self {
             violations: Some(violations),
-            ..Self::new(problem, problem.title())
+            ..Self::new(problem, detail)
         }
     }
 
@@ -64,14 +66,10 @@ impl Trouble {
 
     /// Returns what the attempt's report says of it.
     pub fn failure(&self) -> Failure {
-        let detail = match &self.violations {
-            Some(violations) => violations.to_string(),
-            None => self.detail.clone(),
-        };
         Failure {
             kind: self.problem.as_str().to_owned(),
             title: self.problem.title().to_owned(),
-            detail,
+            detail: self.detail.clone(),
         }
     }
 }
