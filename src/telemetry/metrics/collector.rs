@@ -116,6 +116,7 @@ impl Collector {
 
     pub fn finished(&self, application: &str, end: State) {
         let application = self.bounded(application);
+        self.breaks.with_label_values(&[application.as_str()]);
         for state in ENDS {
             // Touching all ends makes each series start at 0 with its neighbours.
             let series = self
@@ -172,6 +173,7 @@ mod tests {
         for series in [
             r#"hermes_collector_tasks_finished_total{application="fraud",state="completed"} 1"#,
             r#"hermes_collector_tasks_finished_total{application="fraud",state="timeout"} 0"#,
+            r#"hermes_collector_chain_breaks_total{application="fraud"} 0"#,
             r#"hermes_collector_reports_total{result="conflict"} 0"#,
         ] {
             assert!(text.contains(series), "missing {series}");
