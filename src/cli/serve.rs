@@ -15,7 +15,7 @@ use super::{ConfigArgs, OutputArgs, output};
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Use this Consul instead of a registry of our own.
+    /// Use this Consul instead of a registry of our own; published contracts stay in it.
     #[arg(long, value_name = "URL")]
     consul: Option<String>,
     /// Stop this many seconds after everything is ready.

@@ -104,8 +104,9 @@ impl House {
     fn collector_settings(&self, source: &Source, port: u16) -> Result<Settings, Error> {
         let store = self.folder.path().join("collector.db");
         let store = stand::quoted(&store.to_string_lossy());
+        let log = stand::LOG;
         let text = format!(
-            "[collector]\nlisten = \"127.0.0.1:{port}\"\nstore = {store}\n\n[log]\nfilter = \"warn\"\n"
+            "[collector]\nlisten = \"127.0.0.1:{port}\"\nstore = {store}\n\n[log]\nfilter = \"{log}\"\n"
         );
         let file = self.folder.write("collector.toml", &text)?;
         stand::load(source, &file, Role::Collector)

@@ -12,6 +12,7 @@ mod applications;
 mod folder;
 mod house;
 mod scenario;
+mod script;
 mod stand;
 mod tier;
 mod traffic;

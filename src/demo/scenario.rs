@@ -1,13 +1,13 @@
 //! The scripted scenario: four tasks, and how each must end.
 //!
-//! A task is as scripted when the caller got the status, the collector shows every step with its
-//! states as each side reported them and nothing else, and applications that must not be
-//! reached were not. What the collector does not show yet is waited for, within bounds.
+//! A task is as scripted when the caller got the status, the collector shows exactly its steps
+//! (`script`), and applications that must not be reached were not. What the collector does not
+//! show yet is waited for, within bounds.
 
 use super::house::Addresses;
+use super::script::{self, Side, Step, Task};
 use super::{Error, Options};
 use reqwest::Client;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,16 +16,6 @@ use tokio::time::{Instant, sleep};
 /// Reports take milliseconds; the collector is beside us.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Who reported a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Side {
-    Caller,
-    Callee,
-    Application,
-    Watchdog,
-}
 
 /// Through which listener of checkout's sidecar a task begins.
 enum Door {
@@ -45,17 +35,6 @@ struct Scene {
     steps: &'static [Step],
     /// The application that must not be reached.
     untouched: Option<&'static str>,
-}
-
-/// A step of a task as the collector must show it.
-struct Step {
-    agent: &'static str,
-    /// The agent whose step made this one.
-    parent: Option<&'static str>,
-    /// Its states in life order, each by the side that is believed; the last is the end state.
-    states: &'static [(&'static str, Side)],
-    /// The kind of its error.
-    error: Option<&'static str>,
 }
 
 static SCENES: [Scene; 4] = [
@@ -232,7 +211,7 @@ impl Scene {
             let found = reply.status().is_success();
             let body = reply.bytes().await?;
             let faults = match serde_json::from_slice::<Task>(&body) {
-                Ok(task) if found => self.faults(&task),
+                Ok(task) if found => script::faults(self.steps, &task),
                 _ => vec!["the collector does not know the task".to_owned()],
             };
             if faults.is_empty() || Instant::now() > deadline {
@@ -240,55 +219,6 @@ impl Scene {
             }
             sleep(LOOK_EVERY).await;
         }
-    }
-
-    /// Lists where a task differs from the script.
-    fn faults(&self, task: &Task) -> Vec<String> {
-        let mut faults = Vec::new();
-        let mut expect = |what: &str, is: &dyn std::fmt::Debug, wanted: &dyn std::fmt::Debug| {
-            let (is, wanted) = (format!("{is:?}"), format!("{wanted:?}"));
-            if is != wanted {
-                faults.push(format!("{what}: {is}, not {wanted}"));
-            }
-        };
-        expect("state of the task", &task.state, &self.steps[0].end());
-        expect("chain", &task.chain, &json!("ok"));
-        let agents = |step: &SeenStep| step.agent.clone();
-        let mut seen: Vec<_> = task.steps.iter().map(agents).collect();
-        let mut scripted: Vec<_> = self
-            .steps
-            .iter()
-            .map(|step| step.agent.to_owned())
-            .collect();
-        seen.sort();
-        scripted.sort();
-        expect("steps", &seen, &scripted);
-        for step in self.steps {
-            let Some(seen) = task.steps.iter().find(|seen| seen.agent == step.agent) else {
-                continue;
-            };
-            let what = |part: &str| format!("{part} of {}", step.agent);
-            let parent = task
-                .steps
-                .iter()
-                .find(|other| Some(&other.step_id) == seen.parent_step.as_ref());
-            expect(
-                &what("parent"),
-                &parent.map(|parent| parent.agent.as_str()),
-                &step.parent,
-            );
-            expect(&what("state"), &seen.state, &step.end());
-            expect(&what("attempts"), &seen.attempts.len(), &1);
-            for attempt in &seen.attempts {
-                expect(&what("states"), &attempt.states(), &step.states);
-                expect(
-                    &what("error"),
-                    &attempt.error.as_ref().map(|error| error.kind.as_str()),
-                    &step.error,
-                );
-            }
-        }
-        faults
     }
 
     fn tell(&self, outcome: &Outcome, options: &Options) {
@@ -317,53 +247,5 @@ impl Scene {
         if let Ok(drawn) = (options.draw)(&outcome.task) {
             (options.say)(drawn.trim_end());
         }
-    }
-}
-
-impl Step {
-    fn end(&self) -> &'static str {
-        self.states.last().map_or("", |(state, _)| state)
-    }
-}
-
-/// What of the collector's answer the script speaks about.
-#[derive(Deserialize)]
-struct Task {
-    state: String,
-    steps: Vec<SeenStep>,
-    chain: Value,
-}
-
-#[derive(Deserialize)]
-struct SeenStep {
-    step_id: String,
-    parent_step: Option<String>,
-    agent: String,
-    state: String,
-    attempts: Vec<SeenAttempt>,
-}
-
-#[derive(Deserialize)]
-struct SeenAttempt {
-    states: Vec<SeenState>,
-    error: Option<SeenError>,
-}
-
-#[derive(Deserialize)]
-struct SeenState {
-    state: String,
-    reporter: Side,
-}
-
-#[derive(Deserialize)]
-struct SeenError {
-    kind: String,
-}
-
-impl SeenAttempt {
-    fn states(&self) -> Vec<(&str, Side)> {
-        let seen = self.states.iter();
-        seen.map(|seen| (seen.state.as_str(), seen.reporter))
-            .collect()
     }
 }

@@ -23,6 +23,9 @@ use tokio::time::{Instant, sleep};
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Calls that fail at their application are part of the show; what else is wrong is told.
+pub const LOG: &str = "warn,hermes_sidecar::proxy::forward=error";
+
 /// What one of the applications is.
 pub struct Plan {
     pub name: &'static str,
@@ -248,7 +251,7 @@ state_path = {state}
 collector = "{collector}"
 
 [log]
-filter = "warn"
+filter = "{LOG}"
 "#
         )
     }

@@ -304,6 +304,7 @@ async fn the_demo_fills_every_panel() {
         .await;
 
     every_query_has_data(&prometheus).await;
+    let mut missing = Vec::new();
     for family in families::SIDECAR.iter().chain(families::COLLECTOR) {
         let name = family.name;
         let part = if family.kind == families::Kind::Histogram {
@@ -312,10 +313,13 @@ async fn the_demo_fills_every_panel() {
             ""
         };
         let found = prometheus.query(&format!("{name}{part}")).await;
-        assert!(!found.is_empty(), "the demo exposes no {name}");
+        if found.is_empty() {
+            missing.push(name);
+        }
     }
+    assert!(missing.is_empty(), "the demo exposes no {missing:?}");
     demo.signal(Signal::TERM);
-    demo.ended(DEMO_WITHIN).await;
+    assert!(demo.ended(DEMO_WITHIN).await.success());
 }
 
 /// Reads, from the line the demo prints when it is ready, where metrics are: at the admin
