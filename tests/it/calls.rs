@@ -5,6 +5,7 @@ use crate::support::client::{client, exchange};
 use crate::support::contract::{fraud_detection, fraud_input, fraud_output};
 use crate::support::digest::{content_digest, hex_digest};
 use crate::support::pair::{FRAUD, Pair, RISK, wrapped};
+use crate::support::program;
 use crate::support::reply::Reply;
 use crate::support::wait::wait_until;
 use flate2::read::GzDecoder;
@@ -168,6 +169,46 @@ impl Pair {
         assert!(lines.next().is_none(), "two lines for {task}:\n{log}");
         line.to_owned()
     }
+}
+
+#[tokio::test]
+async fn a_task_is_found_by_the_command_and_in_the_list() {
+    let pair = Pair::start().await;
+    pair.application
+        .answer(RISK, Answer::bytes(500, "text/plain", ""));
+    pair.invoke("t-failed").await;
+    let answer = Answer::json(&fraud_output());
+    pair.application.answer(RISK, answer);
+    let context = json!({"task_id": "t-listed", "sla_level": "P1", "scenario": "night run"});
+    let body = wrapped(FRAUD, &fraud_input(), context);
+    Reply::to(pair.outbound("/hermes/invoke").body(body)).await;
+    for (task, state) in [("t-failed", "failed_execution"), ("t-listed", "completed")] {
+        pair.collector.wait_task(task, state, WITHIN).await;
+    }
+    for (query, found) in [
+        ("?state=completed", &["t-listed"][..]),
+        ("?state=failed_execution", &["t-failed"]),
+        ("?agent=fraud-detection-v1.0&sla=P1", &["t-listed"]),
+        ("?sla=P0", &[]),
+        ("?agent=nobody-here-v1.0", &[]),
+        ("", &["t-failed", "t-listed"]),
+    ] {
+        let url = format!("{}/tasks{query}", pair.collector.url());
+        let list = Reply::to(client().get(url)).await.json();
+        let tasks = list["tasks"].as_array().unwrap().iter();
+        let mut ids: Vec<_> = tasks
+            .map(|task| task["task_id"].as_str().unwrap())
+            .collect();
+        ids.sort_unstable();
+        assert_eq!(ids, found, "{query}");
+    }
+    let mut command = std::process::Command::new(program::hermes());
+    command.args(["task", "t-listed", "--collector", &pair.collector.url()]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let states = "pending → dispatched → executing → completed";
+    assert!(text.contains(states), "{text}");
 }
 
 #[tokio::test]
