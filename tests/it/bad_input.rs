@@ -504,6 +504,21 @@ async fn a_wrapper_that_is_none_is_refused_by_its_fault() {
             assert_eq!(problem["state"], "failed_validation", "{body}");
         }
     }
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    for (input, context, kind) in [
+        (&*deep, "{}", "bad-json"),
+        ("{}", &deep, "bad-context"),
+        ("{}", r#"{"task_id":"a","task_id":"a"}"#, "bad-context"),
+    ] {
+        let body = format!(r#"{{"agent":"{FRAUD}","input":{input},"context":{context}}}"#);
+        for request in [
+            pair.inbound("/hermes/invoke"),
+            pair.outbound("/hermes/invoke"),
+        ] {
+            let reply = Reply::to(request.body(body.clone())).await;
+            reply.problem(400, kind);
+        }
+    }
     assert_eq!(pair.application.calls(RISK), 0);
 }
 

@@ -5,12 +5,14 @@ use crate::support::client::{client, exchange};
 use crate::support::contract::{fraud_detection, fraud_input, fraud_output};
 use crate::support::digest::{content_digest, hex_digest};
 use crate::support::pair::{FRAUD, Pair, RISK, wrapped};
+use crate::support::program;
 use crate::support::reply::Reply;
-use crate::support::wait::wait_until;
+use crate::support::sidecar::Sidecar;
+use crate::support::wait::{wait_for, wait_until};
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -168,6 +170,46 @@ impl Pair {
         assert!(lines.next().is_none(), "two lines for {task}:\n{log}");
         line.to_owned()
     }
+}
+
+#[tokio::test]
+async fn a_task_is_found_by_the_command_and_in_the_list() {
+    let pair = Pair::start().await;
+    pair.application
+        .answer(RISK, Answer::bytes(500, "text/plain", ""));
+    pair.invoke("t-failed").await;
+    let answer = Answer::json(&fraud_output());
+    pair.application.answer(RISK, answer);
+    let context = json!({"task_id": "t-listed", "sla_level": "P1", "scenario": "night run"});
+    let body = wrapped(FRAUD, &fraud_input(), context);
+    Reply::to(pair.outbound("/hermes/invoke").body(body)).await;
+    for (task, state) in [("t-failed", "failed_execution"), ("t-listed", "completed")] {
+        pair.collector.wait_task(task, state, WITHIN).await;
+    }
+    for (query, found) in [
+        ("?state=completed", &["t-listed"][..]),
+        ("?state=failed_execution", &["t-failed"]),
+        ("?agent=fraud-detection-v1.0&sla=P1", &["t-listed"]),
+        ("?sla=P0", &[]),
+        ("?agent=nobody-here-v1.0", &[]),
+        ("", &["t-failed", "t-listed"]),
+    ] {
+        let url = format!("{}/tasks{query}", pair.collector.url());
+        let list = Reply::to(client().get(url)).await.json();
+        let tasks = list["tasks"].as_array().unwrap().iter();
+        let mut ids: Vec<_> = tasks
+            .map(|task| task["task_id"].as_str().unwrap())
+            .collect();
+        ids.sort_unstable();
+        assert_eq!(ids, found, "{query}");
+    }
+    let mut command = std::process::Command::new(program::hermes());
+    command.args(["task", "t-listed", "--collector", &pair.collector.url()]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let states = "pending → dispatched → executing → completed";
+    assert!(text.contains(states), "{text}");
 }
 
 #[tokio::test]
@@ -677,7 +719,58 @@ async fn calls_beyond_the_limit_are_turned_away_at_once() {
 
 #[tokio::test]
 async fn a_caller_that_hangs_up_leaves_a_call_that_runs_to_its_true_end() {
-    let reports = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (collector, reports) = listener_of_reports().await;
+    let pair = Pair::with(|callee| callee.collector(&collector.url())).await;
+    let answer = Answer::json(&fraud_output()).delayed(Duration::from_millis(300));
+    pair.application.answer(RISK, answer);
+    let till = Sidecar::named("till")
+        .consul(&pair.consul.address())
+        .collector(&collector.url())
+        .start()
+        .await;
+    let native = format!("{}/agents/{FRAUD}{RISK}", till.outbound_url());
+    let through = client().post(native);
+    let through = through.header("content-type", "application/json");
+    // Who left is the one whose reply was not taken; the sidecar between took the callee's.
+    for (calls, task, request, left) in [
+        (1, "t-left", pair.inbound(RISK), "callee"),
+        (2, "t-left-out", through, "caller"),
+    ] {
+        let request = request.header("hermes-task-id", task);
+        let call = Reply::to(request.body(fraud_input().to_string()));
+        tokio::select! {
+            reply = call => panic!("answered before the caller left: {reply:?}"),
+            () = wait_until(WITHIN, "call", async || pair.application.calls(RISK) == calls) => {}
+        }
+        let ended = |reporter: &str| {
+            let reports = reports.lock().unwrap();
+            let is_end = |report: &&Value| {
+                report["task_id"] == task
+                    && report["state"] == "completed"
+                    && report["reporter"] == reporter
+            };
+            reports.iter().find(is_end).cloned()
+        };
+        let end = wait_for(WITHIN, "end state", async || ended(left)).await;
+        assert_eq!(end["undelivered"], true, "{end}");
+        let output = fraud_output().to_string();
+        assert_eq!(end["output_digest"], hex_digest(output.as_bytes()));
+        let callee = wait_for(WITHIN, "callee's report", async || ended("callee")).await;
+        assert_eq!(
+            callee.get("undelivered").is_some(),
+            left == "callee",
+            "{callee}"
+        );
+    }
+    assert_eq!(pair.application.calls(RISK), 2);
+    assert_eq!(pair.application.abandoned(), 0);
+}
+
+type Reports = Arc<Mutex<Vec<Value>>>;
+
+/// Starts a collector that takes every report and shows it as it came.
+async fn listener_of_reports() -> (Application, Reports) {
+    let reports = Reports::default();
     let (kept, collector) = (reports.clone(), Application::start().await);
     collector.script("/report-status", move |received| {
         let sent = read_reports(
@@ -689,35 +782,7 @@ async fn a_caller_that_hangs_up_leaves_a_call_that_runs_to_its_true_end() {
         let answer = json!({"accepted": count, "duplicates": 0, "conflicts": 0, "rejected": []});
         Answer::json(&answer)
     });
-    let pair = Pair::with(|callee| callee.collector(&collector.url())).await;
-    let answer = Answer::json(&fraud_output()).delayed(Duration::from_millis(300));
-    pair.application.answer(RISK, answer);
-
-    let request = pair.inbound(RISK).header("hermes-task-id", "t-left");
-    let call = Reply::to(request.body(fraud_input().to_string()));
-    tokio::select! {
-        reply = call => panic!("answered before the caller left: {reply:?}"),
-        () = wait_until(WITHIN, "call", async || pair.application.calls(RISK) == 1) => {}
-    }
-    wait_until(WITHIN, "end state", async || {
-        let reports = reports.lock().unwrap();
-        reports
-            .iter()
-            .any(|r| r["task_id"] == "t-left" && r["state"] == "completed")
-    })
-    .await;
-    let reports = reports.lock().unwrap();
-    let end = reports.iter().find(|r| r["state"] == "completed").unwrap();
-    assert_eq!(
-        (&end["undelivered"], &end["reporter"]),
-        (&json!(true), &json!("callee"))
-    );
-    assert_eq!(
-        end["output_digest"],
-        hex_digest(fraud_output().to_string().as_bytes())
-    );
-    assert_eq!(pair.application.calls(RISK), 1);
-    assert_eq!(pair.application.abandoned(), 0);
+    (collector, reports)
 }
 
 /// Reads a batch of reports in any of the forms a collector takes.

@@ -170,6 +170,122 @@ async fn readiness(sidecar: &Sidecar, page: &str, check: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
+async fn a_started_sidecar_is_in_consul_once_with_all_that_callers_need() {
+    let pair = Pair::with(|callee| {
+        let tags: toml::Value = vec!["env-test"].into();
+        callee
+            .set("application.team", "finance")
+            .set("application.region", "cn-east-1")
+            .set("application.tags", tags)
+            .set("application.weight", 40)
+            .set("application.instance", "host-a")
+    })
+    .await;
+    let instances = pair.consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let service = &instances[0]["Service"];
+    let id = format!("{FRAUD}-host-a");
+    assert_eq!(service["ID"], id);
+    let address = service["Address"].as_str().unwrap();
+    assert_eq!(
+        format!("http://{address}:{}", service["Port"]),
+        pair.callee.inbound_url()
+    );
+    assert_eq!(service["Weights"]["Passing"], 40);
+    let tags = service["Tags"].as_array().unwrap();
+    for tag in ["hermes", "team-finance", "env-test"] {
+        assert!(tags.contains(&tag.into()), "{tag}: {service}");
+    }
+    let meta = &service["Meta"];
+    for (key, value) in [
+        ("hermes_version", "1.0.0"),
+        ("hermes_route", "POST /api/v1/risk"),
+        ("hermes_app", "fraud"),
+        ("hermes_region", "cn-east-1"),
+        ("hermes_team", "finance"),
+        ("hermes_max_concurrent", "100"),
+        ("hermes_proto", "http"),
+    ] {
+        assert_eq!(meta[key], value, "{key}");
+    }
+    let digest = meta["hermes_digest"].as_str().unwrap();
+    assert!(
+        digest.starts_with("sha-256:") && digest.len() == 72,
+        "{digest}"
+    );
+    assert!(!meta["hermes_boot"].as_str().unwrap().is_empty());
+    let checks = instances[0]["Checks"].as_array().unwrap();
+    assert!(
+        checks
+            .iter()
+            .any(|check| check["CheckID"] == format!("{id}:ttl")),
+        "{checks:?}"
+    );
+
+    let raw = async |key: &str| {
+        let url = format!("{}/v1/kv/hermes/{key}?raw", pair.consul.address());
+        Reply::to(client().get(url)).await
+    };
+    let stored = raw(&format!("contracts/{FRAUD}/1.0.0")).await.json();
+    assert_eq!(
+        (&stored["contract"], &stored["digest"]),
+        (&fraud_detection(), &digest.into())
+    );
+    assert!(
+        stored["published_at"].is_string() && stored["published_by"].is_string(),
+        "{stored}"
+    );
+    wait_until(WITHIN, "version and index", async || {
+        raw(&format!("contracts/{FRAUD}/version")).await.body == "1.0.0"
+            && raw(&format!("index/{FRAUD}")).await.status == 200
+    })
+    .await;
+    let index = raw(&format!("index/{FRAUD}")).await.json();
+    assert_eq!(
+        (&index["version"], &index["digest"]),
+        (&json!("1.0.0"), &digest.into())
+    );
+}
+
+#[tokio::test]
+async fn an_application_that_is_not_there_yet_gets_no_call() {
+    let (consul, application) = (Consul::start().await, Application::start().await);
+    application.answer(RISK, Answer::json(&fraud_output()));
+    let link = Link::to(&application.url().replace("http://", "")).await;
+    link.cut();
+    let mut sidecar = Sidecar::named("fraud")
+        .application(&format!("http://{}", link.address()))
+        .contract(fraud_detection(), "POST", RISK)
+        .consul(&consul.address())
+        .start_unready()
+        .await;
+    let check = wait_for(WITHIN, "reason", async || {
+        let (status, check) = readiness(&sidecar, "/ready", "upstream").await;
+        (status == 503 && check["ok"] == false).then_some(check)
+    })
+    .await;
+    assert!(!check["detail"].as_str().unwrap().is_empty(), "{check}");
+    let health = Reply::to(client().get(sidecar.inbound_url() + "/hermes/health")).await;
+    assert_eq!(health.status, 503);
+    let said = health.json()["status"].as_str().unwrap().to_owned();
+    assert!(
+        ["starting", "admitting", "unhealthy"].contains(&said.as_str()),
+        "{said}"
+    );
+    let call = client().post(sidecar.inbound_url() + RISK);
+    let call = call.header("content-type", "application/json");
+    let reply = Reply::to(call.body(fraud_input().to_string())).await;
+    reply.problem(503, "not-ready");
+    assert_eq!(reply.header("hermes-executed"), "?0");
+    assert!(!reply.header("retry-after").is_empty(), "{reply:?}");
+    assert!(consul.passing(FRAUD).await.is_empty());
+
+    link.restore();
+    sidecar.ready(WITHIN).await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    assert_eq!(application.calls(RISK), 0);
+}
+
+#[tokio::test]
 async fn without_consul_a_sidecar_says_why_answers_in_time_and_registers_later() {
     let mut consul = Consul::start().await;
     let application = Application::start().await;
