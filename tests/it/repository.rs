@@ -115,6 +115,25 @@ fn the_readme_shows_the_two_commands() {
 }
 
 #[test]
+fn the_readme_lists_every_command() {
+    let output = Command::new(program::hermes()).arg("--help").output();
+    let help = String::from_utf8(output.unwrap().stdout).unwrap();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let readme = std::fs::read_to_string(program::root().join("README.md")).unwrap();
+    for line in commands.lines() {
+        let command = line.split_whitespace().next().unwrap();
+        let is_listed = readme
+            .lines()
+            .any(|line| line.starts_with('|') && line.contains(&format!("`{command}")));
+        assert!(
+            command == "help" || is_listed,
+            "README.md does not list `{command}`"
+        );
+    }
+}
+
+#[test]
 fn every_config_file_shown_is_accepted() {
     let files: Vec<PathBuf> = tracked()
         .into_iter()

@@ -1,0 +1,260 @@
+//! The processes of one README, on ports of their own.
+
+use super::readme::Readme;
+use crate::support::client::{client, succeeds};
+use crate::support::consul::Consul;
+use crate::support::port::free_port;
+use crate::support::process::{Process, STARTS};
+use crate::support::program;
+use crate::support::wait::wait_for;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Where a README is played: its processes, on free ports instead of those it names.
+pub struct Stage {
+    pub readme: Readme,
+    ports: RefCell<BTreeMap<u16, u16>>,
+    running: RefCell<Vec<Process>>,
+    folder: TempDir,
+    client: reqwest::Client,
+}
+
+/// A server to start: which of the named ports it listens on, what it is told, how it answers.
+struct Server<'a> {
+    name: &'a str,
+    listens: &'a [u16],
+    told: &'a dyn Fn() -> Vec<(&'static str, String)>,
+    /// The port and path of a page that it serves once it is ready; no path: any answer will do.
+    ready: (u16, Option<&'a str>),
+}
+
+impl Stage {
+    /// Sets the stage around a real Consul.
+    pub fn with(readme: Readme, consul: &Consul) -> Self {
+        let stage = Self::empty(readme);
+        let address = consul.address();
+        let (_, port) = address.rsplit_once(':').unwrap();
+        stage.ports.borrow_mut().insert(8500, port.parse().unwrap());
+        stage
+    }
+
+    /// Sets the stage around the registry that the README shows.
+    pub async fn with_dev_registry(readme: Readme) -> Self {
+        let stage = Self::empty(readme);
+        let at = stage.readme.find("hermes-sidecar dev-registry");
+        // Its port is the default, so the command does not name it.
+        let shown = stage.readme.blocks[at].text.trim();
+        let command = format!("{shown} --listen 127.0.0.1:8500");
+        let server = Server {
+            name: "registry",
+            listens: &[8500],
+            told: &Vec::new,
+            ready: (8500, Some("/v1/status/leader")),
+        };
+        stage.start(&command, server).await;
+        stage
+    }
+
+    fn empty(readme: Readme) -> Self {
+        let folder = TempDir::with_prefix("hermes-example-").unwrap();
+        let bin = folder.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        std::os::unix::fs::symlink(program::hermes(), bin.join("hermes-sidecar")).unwrap();
+        let named = [3000, 5000, 7401, 7402, 7403, 7410, 7502, 7503, 8500];
+        Self {
+            readme,
+            ports: RefCell::new(named.map(|named| (named, free_port())).into()),
+            running: RefCell::default(),
+            folder,
+            client: client(),
+        }
+    }
+
+    /// Starts service, collector and sidecar, each when the one before is ready.
+    pub async fn serve(&self, (service, port): (&str, u16), collector: &str, sidecar: &str) {
+        let server = Server {
+            name: "service",
+            listens: &[port],
+            told: &|| vec![("PORT", self.port(port).to_string())],
+            // These services have no page at their root.
+            ready: (port, None),
+        };
+        self.start(&self.text(service), server).await;
+        let server = Server {
+            name: "collector",
+            listens: &[7410],
+            told: &|| {
+                vec![
+                    ("HERMES_COLLECTOR__LISTEN", self.listen(7410)),
+                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
+                ]
+            },
+            ready: (7410, Some("/ready")),
+        };
+        self.start(&self.text(collector), server).await;
+        let server = Server {
+            name: "sidecar",
+            listens: &[7401, 7402, 7403],
+            told: &|| {
+                vec![
+                    ("HERMES_APPLICATION__UPSTREAM", self.url(port)),
+                    ("HERMES_INBOUND__LISTEN", self.listen(7401)),
+                    ("HERMES_OUTBOUND__LISTEN", self.listen(7402)),
+                    ("HERMES_ADMIN__LISTEN", self.listen(7403)),
+                    ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
+                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
+                ]
+            },
+            ready: (7403, Some("/ready")),
+        };
+        self.start(&self.text(sidecar), server).await;
+    }
+
+    pub async fn start_caller(&self, part: &str) {
+        let server = Server {
+            name: "caller",
+            listens: &[7502, 7503],
+            told: &|| {
+                vec![
+                    ("HERMES_OUTBOUND__LISTEN", self.listen(7502)),
+                    ("HERMES_ADMIN__LISTEN", self.listen(7503)),
+                    ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
+                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
+                ]
+            },
+            ready: (7503, Some("/ready")),
+        };
+        self.start(&self.text(part), server).await;
+    }
+
+    /// Starts a server, on other ports if its own were taken meanwhile, and waits for readiness.
+    async fn start(&self, command: &str, server: Server<'_>) {
+        for _ in 0..STARTS {
+            let mut process = self.spawn(server.name, &self.here(command), &(server.told)());
+            let (port, path) = server.ready;
+            let url = self.url(port) + path.unwrap_or_default();
+            let answers = async || match path {
+                Some(_) => succeeds(&self.client, &url).await,
+                None => self.client.get(&url).send().await.is_ok(),
+            };
+            if process.serves(WITHIN, answers).await {
+                self.running.borrow_mut().push(process);
+                return;
+            }
+            for named in server.listens {
+                self.ports.borrow_mut().insert(*named, free_port());
+            }
+        }
+        panic!("{} found its ports taken {STARTS} times", server.name);
+    }
+
+    /// Runs a command to its successful end and returns what it printed.
+    pub async fn prints(&self, part: &str) -> String {
+        let command = self.command(part);
+        self.run(&command)
+            .await
+            .unwrap_or_else(|printed| panic!("{command}\nended badly after printing:\n{printed}"))
+    }
+
+    async fn run(&self, command: &str) -> Result<String, String> {
+        let told = [("HERMES_SPOOL__COLLECTOR", self.url(7410))];
+        let mut process = self.spawn("command", command, &told);
+        let ended = process.ended(WITHIN).await;
+        let printed = process.log();
+        std::fs::remove_file(self.folder.path().join("command.log")).unwrap();
+        match ended.success() {
+            true => Ok(printed),
+            false => Err(printed),
+        }
+    }
+
+    /// Makes the call that contains `part` and compares the reply with the one shown below it.
+    pub async fn replies(&self, part: &str) {
+        let at = self.readme.find(part);
+        let shown = &self.readme.blocks[at + 1];
+        assert_eq!(shown.language, "json", "no reply is shown below `{part}`");
+        let printed = self.run(&self.here(&self.readme.blocks[at].text)).await;
+        assert_eq!(printed.as_deref(), Ok(shown.text.trim_end()));
+    }
+
+    /// Asks for the task as the README does until it has ended, and then the collector.
+    pub async fn completes(&self, task: &str) {
+        let command = self.command(&format!("hermes-sidecar task {task}"));
+        let shown = wait_for(WITHIN, "end of the task", async || {
+            let printed = self.run(&command).await.ok()?;
+            printed.contains("executing → completed").then_some(printed)
+        })
+        .await;
+        assert!(
+            shown.starts_with(&format!("task {task}  completed")),
+            "{shown}"
+        );
+        let told = self.task(task, "completed").await;
+        let states = told["steps"][0]["attempts"][0]["states"]
+            .as_array()
+            .unwrap();
+        let states: Vec<&str> = states.iter().filter_map(|s| s["state"].as_str()).collect();
+        assert_eq!(states, ["pending", "dispatched", "executing", "completed"]);
+    }
+
+    /// Waits until the collector shows a task in `state`.
+    pub async fn task(&self, id: &str, state: &str) -> Value {
+        let url = format!("{}/tasks/{id}", self.url(7410));
+        wait_for(WITHIN, &format!("{id} in state {state}"), async || {
+            let reply = self.client.get(&url).send().await.unwrap();
+            let told: Value = reply.json().await.unwrap();
+            (told["state"] == state).then_some(told)
+        })
+        .await
+    }
+
+    fn command(&self, part: &str) -> String {
+        self.here(&self.text(part))
+    }
+
+    fn text(&self, part: &str) -> String {
+        self.readme.blocks[self.readme.find(part)].text.clone()
+    }
+
+    /// Puts our ports in the place of those a command names.
+    fn here(&self, command: &str) -> String {
+        let mut here = command.trim_end().to_owned();
+        for (named, ours) in self.ports.borrow().iter() {
+            let [named, ours] = [named, ours].map(|port| format!("127.0.0.1:{port}"));
+            here = here.replace(&named, &ours);
+        }
+        here
+    }
+
+    fn port(&self, named: u16) -> u16 {
+        self.ports.borrow()[&named]
+    }
+
+    fn listen(&self, named: u16) -> String {
+        format!("127.0.0.1:{}", self.port(named))
+    }
+
+    fn url(&self, named: u16) -> String {
+        format!("http://{}", self.listen(named))
+    }
+
+    fn spawn(&self, name: &str, command: &str, told: &[(&str, String)]) -> Process {
+        let folder = self.folder.path();
+        let state = folder.join(name);
+        std::fs::create_dir_all(&state).unwrap();
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &format!("PATH=\"$1:$PATH\"; exec {command}"), "sh"])
+            .arg(folder.join("bin"))
+            .env("STATE_DIRECTORY", state)
+            .envs(told.iter().map(|(name, value)| (name, value)))
+            .current_dir(&self.readme.folder);
+        Process::spawn(name, shell, &folder.join(format!("{name}.log")))
+    }
+}
