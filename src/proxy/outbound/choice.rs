@@ -41,20 +41,6 @@ impl Outbound {
         Ok(found)
     }
 
-    /// Says whether method and path are the contract's own route.
-    pub(super) async fn is_contract_route(
-        &self,
-        agent: &AgentName,
-        method: &http::Method,
-        path: &str,
-        until: Instant,
-    ) -> Result<bool, Trouble> {
-        let found = self.find(agent, until).await?;
-        let view = found.view();
-        let is_route = |offer: &Offer| offer.instance.route() == Some((method.as_str(), path));
-        Ok(view.offers.iter().any(is_route))
-    }
-
     /// Chooses among the instances that fit; `key` pins equal calls to one of them.
     pub(super) fn choose(
         &self,
@@ -105,6 +91,13 @@ impl Outbound {
             deadline: fields.deadline,
         }
     }
+}
+
+/// Says whether method and path are the contract's own route, as its instances name it.
+pub fn is_contract_route(found: &Agent, method: &http::Method, path: &str) -> bool {
+    let view = found.view();
+    let is_route = |offer: &Offer| offer.instance.route() == Some((method.as_str(), path));
+    view.offers.iter().any(is_route)
 }
 
 /// Why an offer may not serve the call: another version, or a misfit.

@@ -1,14 +1,13 @@
 //! What a call takes over from the task it is made for.
 
 use super::Outbound;
-use crate::context::{Fields, Path};
+use crate::context::Fields;
 use crate::proxy::active::{Parent, Step};
 use crate::task::{Deadline, Id};
 use std::sync::Arc;
 
-/// A call's own fields, completed, and where they came from.
+/// Where a call comes from.
 pub struct Heritage {
-    pub fields: Fields,
     /// The step that makes the call, if it is known.
     pub parent: Option<Arc<Step>>,
     /// What is left of the task's time, where the call is part of a task served here.
@@ -19,7 +18,7 @@ pub struct Heritage {
 
 impl Outbound {
     /// Completes the fields of a call: its own, else its task's, else minted or our own.
-    pub(super) fn inherit(&self, mut own: Fields) -> Heritage {
+    pub(super) fn inherit(&self, mut own: Fields) -> (Fields, Heritage) {
         let found = self.active.parent_of(&own);
         let (step, parent) = match found {
             Parent::Step(step) => (Some(step.clone()), Some(step)),
@@ -48,13 +47,13 @@ impl Outbound {
         own.step_id.get_or_insert_with(Id::mint);
         own.requester
             .get_or_insert_with(|| self.config.application.clone());
-        Heritage {
-            fields: own,
+        let heritage = Heritage {
             // Members of one task share one deadline, whichever of them makes the call.
             deadline: step.map(|step| step.deadline),
             parent,
             minted,
-        }
+        };
+        (own, heritage)
     }
 }
 
@@ -75,12 +74,5 @@ fn take_over(own: &mut Fields, step: &Step) {
     }
     if own.trace_id.is_none() {
         own.trace_id.clone_from(&step.trace_id);
-    }
-}
-
-impl Heritage {
-    /// Returns the path that the call carries; none at the root of a task.
-    pub fn path(&self) -> Option<&Path> {
-        self.fields.path.as_ref()
     }
 }

@@ -4,8 +4,9 @@ mod call;
 mod choice;
 mod inherit;
 mod passthrough;
+mod request;
 
-use super::active::Active;
+use super::active::{Active, Parent};
 use super::attempt::Recorder;
 use super::body::Body;
 use super::envelope::Envelope;
@@ -17,7 +18,7 @@ use super::listen::Serve;
 use super::respond::{self, Trouble};
 use super::upstreams::Upstreams;
 use crate::context::{AgentName, Fields};
-use crate::contract::watch::Directory;
+use crate::contract::watch::{Agent, Directory};
 use crate::identity::local;
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
@@ -113,14 +114,19 @@ impl Outbound {
         self: Arc<Self>,
         mut head: Parts,
         body: Incoming,
-        fields: Fields,
+        mut fields: Fields,
         began: Instant,
     ) -> Response<Body> {
+        // An application that hands on the headers it was sent hands on its task's deadline, which
+        // is inherited anyway; it does not name one for this call.
+        if fields.deadline.is_some() && !matches!(self.active.parent_of(&fields), Parent::None) {
+            fields.deadline = None;
+        }
         match route(&head) {
             Route::Invoke => match self.unwrap(&mut head, body, fields.clone()).await {
                 Ok((agent, input, fields)) => {
                     let source = Source::Input(input);
-                    self.lasting(agent, head, source, fields, began).await
+                    self.call(agent, head, source, fields, began).await
                 }
                 Err(trouble) => self.refuse(&trouble, &fields),
             },
@@ -135,6 +141,24 @@ impl Outbound {
         }
     }
 
+    /// Makes a checked call; it outlives its connection.
+    async fn call(
+        self: Arc<Self>,
+        agent: AgentName,
+        head: Parts,
+        source: Source,
+        fields: Fields,
+        began: Instant,
+    ) -> Response<Body> {
+        match self.find(&agent, patience(&fields, began)).await {
+            Ok(found) => {
+                self.lasting((found, agent), head, source, fields, began)
+                    .await
+            }
+            Err(trouble) => self.unanswered(&trouble, &fields, began),
+        }
+    }
+
     /// Serves `/agents/NAME/PATH`: a contract's own route is a checked call, the rest passes.
     async fn native(
         self: Arc<Self>,
@@ -145,20 +169,21 @@ impl Outbound {
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        match self
-            .is_contract_route(&agent, &head.method, path, patience(&fields, began))
-            .await
-        {
-            Err(trouble) => self.refuse(&trouble, &fields),
-            Ok(false) => self.pass_through(&agent, path, head, body, fields).await,
-            Ok(true) => {
-                if let Err(trouble) = self.config.limits.check(&head) {
-                    return self.refuse(&trouble, &fields);
-                }
-                let source = Source::Body(body);
-                self.lasting(agent, head, source, fields, began).await
-            }
+        let found = match self.find(&agent, patience(&fields, began)).await {
+            Ok(found) => found,
+            Err(trouble) => return self.unanswered(&trouble, &fields, began),
+        };
+        if !choice::is_contract_route(&found, &head.method, path) {
+            return self
+                .pass_through(&found, &agent, path, head, body, fields)
+                .await;
         }
+        if let Err(trouble) = self.config.limits.check(&head) {
+            return self.refuse(&trouble, &fields);
+        }
+        let source = Source::Body(body);
+        self.lasting((found, agent), head, source, fields, began)
+            .await
     }
 
     /// Reads a wrapper and finds out whom it is for.
@@ -188,16 +213,23 @@ impl Outbound {
 
     fn lasting(
         self: Arc<Self>,
-        agent: AgentName,
+        whom: (Arc<Agent>, AgentName),
         head: Parts,
         source: Source,
         fields: Fields,
         began: Instant,
     ) -> Lasting {
-        let presence = Arc::default();
         let calls = self.calls.clone();
-        let call = call::Call::new(self, agent, fields, Arc::clone(&presence), began);
+        let call = call::Call::new(self, whom, fields, &head.headers, began);
+        let presence = call.presence();
         Lasting::new(calls, presence, call.run(head, source))
+    }
+
+    /// Answers a call to a contract that is not known; it counts as a call made.
+    fn unanswered(&self, trouble: &Trouble, names: &Fields, began: Instant) -> Response<Body> {
+        let status = trouble.problem.status();
+        self.meters.request_ended(Some(status), began.elapsed());
+        self.refuse(trouble, names)
     }
 
     /// Answers a request that was refused before a task came into being.

@@ -2,6 +2,7 @@
 
 use super::Outbound;
 use crate::context::{AgentName, Fields, Trace};
+use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
 use crate::proxy::respond::Trouble;
 use crate::proxy::{forward, passing};
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 impl Outbound {
     pub(super) async fn pass_through(
         &self,
+        found: &Agent,
         agent: &AgentName,
         path: &str,
         head: Parts,
@@ -22,8 +24,8 @@ impl Outbound {
         own: Fields,
     ) -> Response<Body> {
         let began = Instant::now();
-        let fields = self.inherit(own).fields;
-        let response = match self.passed(agent, path, head, body, &fields).await {
+        let (fields, _) = self.inherit(own);
+        let response = match self.passed(found, agent, path, head, body, &fields).await {
             Ok(response) => response,
             Err(trouble) => self.refuse(&trouble, &fields),
         };
@@ -34,16 +36,16 @@ impl Outbound {
 
     async fn passed(
         &self,
+        found: &Agent,
         agent: &AgentName,
         path: &str,
         head: Parts,
         body: Incoming,
         fields: &Fields,
     ) -> Result<Response<Body>, Trouble> {
-        let found = self.find(agent, Instant::now()).await?;
         let view = found.view();
         let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
-        let offer = self.choose(&found, &view, agent, fields, route::key(task))?;
+        let offer = self.choose(found, &view, agent, fields, route::key(task))?;
         drop(view);
         let silence = self.config.limits.stream_idle_timeout;
         let proxy = &self.config.pseudonym;
