@@ -542,10 +542,13 @@ impl Registrar {
 
     /// Takes ourselves out of Consul; callers hear of it while we still serve.
     async fn leave(&mut self) {
-        self.show_standing(Standing {
-            state: Admission::Draining,
-            reason: "the sidecar is stopping".to_owned(),
-        });
+        // What was never admitted took no calls and shall take none now.
+        if self.standing.borrow().takes_calls() {
+            self.show_standing(Standing {
+                state: Admission::Draining,
+                reason: "the sidecar is stopping".to_owned(),
+            });
+        }
         if self.state.collided || !self.state.was_registered {
             return;
         }

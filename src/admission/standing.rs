@@ -27,12 +27,16 @@ impl Standing {
         }
     }
 
-    /// Says whether calls are taken: from the first admission on, until the sidecar drains.
+    /// Says whether calls are taken: from the first admission on. Who has not yet heard that the
+    /// sidecar leaves is still served; the listener ends that after `drain_delay`.
     ///
     /// An application that falls ill later still gets calls that reach it: Consul hides it, and
     /// whoever comes all the same is better served by its answer than by ours.
     pub fn takes_calls(&self) -> bool {
-        matches!(self.state, Admission::Admitted | Admission::Unhealthy)
+        matches!(
+            self.state,
+            Admission::Admitted | Admission::Unhealthy | Admission::Draining
+        )
     }
 }
 

@@ -113,7 +113,7 @@ impl Readiness {
         }
         fails(
             "store",
-            "the spool is full or its last write failed; calls go on unrecorded",
+            "the spool is full, its file is gone or its last write failed; calls go on all the same",
         )
     }
 }

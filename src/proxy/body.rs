@@ -3,6 +3,7 @@
 use super::upstream::Lease;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use prometheus::IntGauge;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +40,25 @@ pub struct Stream {
     activity: Activity,
     /// The upstream connection, given back once the last byte has come.
     lease: Option<Lease>,
+    /// The request that it answers, under way as long as the body is.
+    counted: Option<Counted>,
+}
+
+/// Shows one more request for as long as it lives.
+#[derive(Debug)]
+pub struct Counted(IntGauge);
+
+impl Counted {
+    pub fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 impl Body {
@@ -60,7 +80,16 @@ impl Body {
             timer: Box::pin(tokio::time::sleep(silence)),
             activity: Activity::default(),
             lease,
+            counted: None,
         }))
+    }
+
+    /// Counts the request as under way until a streamed body has ended or was let go.
+    pub fn counting(mut self, counted: Counted) -> Self {
+        if let Body::Stream(stream) = &mut self {
+            stream.counted = Some(counted);
+        }
+        self
     }
 
     /// Returns where a streamed body shows its progress.

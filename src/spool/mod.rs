@@ -143,7 +143,7 @@ impl Spool {
         } else {
             self.submit(Urgency::Soon, report, |_| {})
         };
-        let tally = self.tally.clone();
+        let (tally, store) = (self.tally.clone(), self.store.clone());
         let mode = self.mode;
         async move {
             if let Err(loss) = queued {
@@ -154,7 +154,9 @@ impl Spool {
             }
             if waits {
                 match tokio::time::timeout(PATIENCE, answer).await {
-                    Ok(Ok(Ok(()))) => return Durability::Stored,
+                    Ok(Ok(Ok(()))) if !store.is_gone() => return Durability::Stored,
+                    // It will be delivered, but only by this process.
+                    Ok(Ok(Ok(()))) => {}
                     Ok(Ok(Err(loss))) => return Durability::Lost(loss),
                     Ok(Err(_store_is_gone)) => return Durability::Lost(SpoolLoss::Io),
                     Err(_elapsed) => tally.missed(),
@@ -165,9 +167,9 @@ impl Spool {
         }
     }
 
-    /// Says whether a report offered now would be taken and the last one was stored.
+    /// Says whether a report offered now would be taken and the last one was stored for good.
     pub fn is_healthy(&self) -> bool {
-        !self.tally.is_failing() && !self.is_full()
+        !self.tally.is_failing() && !self.is_full() && !self.store.is_gone()
     }
 
     /// Waits until at least `count` reports are owed; for one waiter.

@@ -10,7 +10,7 @@ use crate::task::Timestamp;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,6 +52,15 @@ pub(super) fn prepare(
         lock,
         moved_aside,
     })
+}
+
+/// Device and number of a file, which a name may come to lose.
+pub(super) type Identity = (u64, u64);
+
+/// Returns which file `path` names now, if any.
+pub(super) fn identity(path: &Path) -> Option<Identity> {
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// Returns the name of a file that SQLite, or we, keep beside the database.

@@ -101,12 +101,14 @@ struct Threads {
     lock: File,
 }
 
-/// Sizes as the writer last saw them.
+/// The file as the writer last saw it.
 #[derive(Debug, Default)]
 struct Usage {
     pages: AtomicU64,
     free_pages: AtomicU64,
     log_bytes: AtomicU64,
+    /// Another process has removed or replaced it.
+    gone: AtomicBool,
 }
 
 impl Store {
@@ -128,6 +130,8 @@ impl Store {
             usage: usage.clone(),
             dirty,
             reader: reader.clone(),
+            identity: file::identity(path),
+            path: path.to_owned(),
             log_path: file::sibling(path, "-wal"),
             observe: options.observe,
             looked_at: Instant::now(),
@@ -245,6 +249,12 @@ impl Store {
     pub fn disk_bytes(&self) -> u64 {
         let usage = &self.shared.usage;
         usage.pages.load(Ordering::Relaxed) * PAGE_BYTES + usage.log_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the file has been removed or replaced under us: what is committed then serves
+    /// this process still, but no later one.
+    pub fn is_gone(&self) -> bool {
+        self.shared.usage.gone.load(Ordering::Relaxed)
     }
 
     /// Commits what is queued, empties the log, ends both threads and lets go of the file.

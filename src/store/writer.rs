@@ -5,6 +5,7 @@
 //! - whoever waits is answered after the commit, never before
 //! - a failed commit fails its jobs, not the thread: the next group simply tries again
 
+use super::file::{self, Identity};
 use super::queue::{Next, Queue};
 use super::reader::Request;
 use super::{Observe, StoreError, Usage};
@@ -57,6 +58,9 @@ pub(super) struct Writer {
     pub(super) usage: Arc<Usage>,
     pub(super) dirty: Arc<AtomicBool>,
     pub(super) reader: SyncSender<Request>,
+    pub(super) path: PathBuf,
+    /// Which file that name meant when it was opened.
+    pub(super) identity: Option<Identity>,
     pub(super) log_path: PathBuf,
     pub(super) observe: Observe,
     pub(super) looked_at: Instant,
@@ -168,6 +172,20 @@ impl Writer {
         }
         let log = std::fs::metadata(&self.log_path).map_or(0, |file| file.len());
         self.usage.log_bytes.store(log, Ordering::Relaxed);
+        self.look_for_file();
+    }
+
+    /// A removed file goes on working for whoever has it open, so SQLite reports no error.
+    fn look_for_file(&self) {
+        let gone = file::identity(&self.path) != self.identity;
+        let was_gone = self.usage.gone.swap(gone, Ordering::Relaxed);
+        if gone && !was_gone {
+            let file = self.path.display();
+            tracing::error!(
+                %file,
+                "the database was removed or replaced; what is written now is lost with this process"
+            );
+        }
     }
 
     fn empty_log(&mut self) {

@@ -9,7 +9,7 @@ mod reserved;
 
 use super::active::Active;
 use super::attempt::Recorder;
-use super::body::Body;
+use super::body::{Body, Counted};
 use super::check::Mode;
 use super::head;
 use super::headers;
@@ -306,24 +306,9 @@ impl Serve for Inbound {
     ) -> Response<Body> {
         let began = Instant::now();
         let inflight = self.recorder.metrics.inflight(Direction::Inbound).clone();
-        let _counted = Counted::new(inflight);
-        self.answer(request, peer, began).await
-    }
-}
-
-/// Shows one more request for as long as it lives.
-pub struct Counted(prometheus::IntGauge);
-
-impl Counted {
-    pub fn new(gauge: prometheus::IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
+        let counted = Counted::new(inflight);
+        let response = self.answer(request, peer, began).await;
+        response.map(|body| body.counting(counted))
     }
 }
 

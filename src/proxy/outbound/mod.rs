@@ -8,10 +8,10 @@ mod request;
 
 use super::active::{Active, Parent};
 use super::attempt::Recorder;
-use super::body::Body;
+use super::body::{Body, Counted};
 use super::envelope::Envelope;
 use super::head;
-use super::inbound::{Counted, UNKNOWN};
+use super::inbound::UNKNOWN;
 use super::intake::{Limits, Source};
 use super::lasting::Lasting;
 use super::listen::Serve;
@@ -285,7 +285,8 @@ impl Serve for Outbound {
     async fn serve(self: Arc<Self>, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
         let began = Instant::now();
         let inflight = self.recorder.metrics.inflight(Direction::Outbound).clone();
-        let _counted = Counted::new(inflight);
-        self.answer(request, began).await
+        let counted = Counted::new(inflight);
+        let response = self.answer(request, began).await;
+        response.map(|body| body.counting(counted))
     }
 }

@@ -19,6 +19,16 @@ pub fn client() -> reqwest::Client {
         .unwrap()
 }
 
+/// Returns a client for replies that take long: only silence ends its patience.
+pub fn streaming_client() -> reqwest::Client {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .read_timeout(REPLY_WITHIN)
+        .build()
+        .unwrap()
+}
+
 /// Says whether a GET of `url` is answered with a success.
 pub async fn succeeds(client: &reqwest::Client, url: &str) -> bool {
     client

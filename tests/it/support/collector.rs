@@ -6,15 +6,27 @@ use super::process::{Process, STARTS};
 use super::program;
 use super::sidecar::put;
 use super::wait::wait_for;
+use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 use toml::{Table, Value as Setting};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
+/// The states in which an attempt has ended.
+const ENDS: [&str; 4] = [
+    "completed",
+    "failed_validation",
+    "failed_execution",
+    "timeout",
+];
+/// Questions about many tasks go out side by side.
+const ASKED_AT_ONCE: usize = 8;
 const END_WITHIN: Duration = Duration::from_secs(40);
 
 /// A running collector with its store in a directory of its own.
@@ -23,6 +35,17 @@ pub struct Collector {
     port: u16,
     directory: TempDir,
     client: reqwest::Client,
+}
+
+/// How many attempts' ends each reporter has told, by task.
+pub struct Ends(HashMap<(String, String), usize>);
+
+impl Ends {
+    /// Counts the attempts of a task whose end `reporter` has told.
+    pub fn of(&self, task: &str, reporter: &str) -> usize {
+        let key = (task.to_owned(), reporter.to_owned());
+        self.0.get(&key).copied().unwrap_or(0)
+    }
 }
 
 impl Collector {
@@ -87,6 +110,47 @@ impl Collector {
             return None;
         }
         Some(reply.error_for_status().unwrap().json().await.unwrap())
+    }
+
+    /// Returns those of the tasks that the collector knows, by their ids.
+    pub async fn tasks(&self, ids: &[String]) -> HashMap<String, Value> {
+        let mut asking = JoinSet::new();
+        for part in ids.chunks(ids.len().div_ceil(ASKED_AT_ONCE).max(1)) {
+            let (client, url, part) = (self.client.clone(), self.url(), part.to_vec());
+            asking.spawn(async move {
+                let mut known = Vec::with_capacity(part.len());
+                for id in part {
+                    let reply = client
+                        .get(format!("{url}/tasks/{id}"))
+                        .send()
+                        .await
+                        .unwrap();
+                    if reply.status() != reqwest::StatusCode::NOT_FOUND {
+                        known.push((id, reply.error_for_status().unwrap().json().await.unwrap()));
+                    }
+                }
+                known
+            });
+        }
+        asking.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// Returns who told the end of what, as the store has it: a task's page merges both sides.
+    pub fn ends(&self) -> Ends {
+        let file = self.directory.path().join("state/collector.db");
+        #[expect(clippy::disallowed_methods, reason = "a look from outside")]
+        let connection = Connection::open(file).unwrap();
+        let mut statement = connection.prepare("SELECT body FROM reports").unwrap();
+        let bodies = statement.query_map([], |row| row.get::<_, String>(0));
+        let mut told = HashMap::new();
+        for body in bodies.unwrap() {
+            let report: Value = serde_json::from_str(&body.unwrap()).unwrap();
+            let text = |field: &str| report[field].as_str().unwrap().to_owned();
+            if ENDS.contains(&text("state").as_str()) {
+                *told.entry((text("task_id"), text("reporter"))).or_default() += 1;
+            }
+        }
+        Ends(told)
     }
 
     /// Waits until a task is in `state`, and returns it.

@@ -1,7 +1,8 @@
-//! A TCP relay that can be cut: the network between two processes.
+//! A TCP relay that can be cut or muted: the network between two processes.
 
 use std::net::SocketAddr;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -9,8 +10,15 @@ use tokio::task::JoinSet;
 /// Relays connections to one address until it is cut; ends with its value.
 pub struct Link {
     address: SocketAddr,
-    whole: watch::Sender<bool>,
+    state: watch::Sender<State>,
     _worker: JoinSet<()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Whole,
+    Mute,
+    Cut,
 }
 
 impl Link {
@@ -18,12 +26,12 @@ impl Link {
     pub async fn to(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (whole, state) = watch::channel(true);
+        let (state, seen) = watch::channel(State::Whole);
         let mut worker = JoinSet::new();
-        worker.spawn(relay(listener, target.to_owned(), state));
+        worker.spawn(relay(listener, target.to_owned(), seen));
         Self {
             address,
-            whole,
+            state,
             _worker: worker,
         }
     }
@@ -35,34 +43,58 @@ impl Link {
 
     /// Cuts it: open connections end now, new ones are closed at once.
     pub fn cut(&self) {
-        self.whole.send_replace(false);
+        self.state.send_replace(State::Cut);
     }
 
-    /// Lets new connections through again.
+    /// Mutes it: what the target says is lost, what is said to it still arrives.
+    pub fn mute(&self) {
+        self.state.send_replace(State::Mute);
+    }
+
+    /// Lets everything through again.
     pub fn restore(&self) {
-        self.whole.send_replace(true);
+        self.state.send_replace(State::Whole);
     }
 }
 
-async fn relay(listener: TcpListener, target: String, state: watch::Receiver<bool>) {
+async fn relay(listener: TcpListener, target: String, state: watch::Receiver<State>) {
     let mut connections = JoinSet::new();
     loop {
-        let Ok((mut near, _)) = listener.accept().await else {
+        let Ok((near, _)) = listener.accept().await else {
             return;
         };
         while connections.try_join_next().is_some() {}
         let (target, mut state) = (target.clone(), state.clone());
         connections.spawn(async move {
-            if !*state.borrow_and_update() {
+            if *state.borrow_and_update() == State::Cut {
                 return;
             }
-            let Ok(mut far) = TcpStream::connect(&target).await else {
+            let Ok(far) = TcpStream::connect(&target).await else {
                 return;
             };
+            let (mut near_read, near_write) = near.into_split();
+            let (far_read, mut far_write) = far.into_split();
+            let said = async {
+                copy(&mut near_read, &mut far_write).await.ok();
+                far_write.shutdown().await.ok();
+            };
+            let heard = hear(far_read, near_write, state.clone());
             tokio::select! {
-                _ = copy_bidirectional(&mut near, &mut far) => {}
-                _ = state.wait_for(|whole| !whole) => {}
+                ((), ()) = async { tokio::join!(said, heard) } => {}
+                _ = state.wait_for(|state| *state == State::Cut) => {}
             }
         });
     }
+}
+
+/// Passes on what the target says, unless it is muted just then.
+async fn hear(mut far: OwnedReadHalf, mut near: OwnedWriteHalf, state: watch::Receiver<State>) {
+    let mut chunk = [0; 16 * 1024];
+    while let Ok(length @ 1..) = far.read(&mut chunk).await {
+        let muted = *state.borrow() == State::Mute;
+        if !muted && near.write_all(&chunk[..length]).await.is_err() {
+            return;
+        }
+    }
+    near.shutdown().await.ok();
 }

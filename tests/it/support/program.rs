@@ -1,5 +1,6 @@
 //! Where the programs are that tests start.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Returns our binary: the one `tests/run` names, else the one cargo built for this test.
@@ -25,6 +26,16 @@ pub fn promtool() -> PathBuf {
 /// Returns the checkout's root.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Says whether the long shows are asked for; says aloud that one is left out if not.
+pub fn is_long() -> bool {
+    let long = named("HERMES_TEST_LONG").is_some();
+    if !long {
+        let mut terminal = std::io::stderr();
+        writeln!(terminal, "LEFT OUT: a long show (tests/run --long)").unwrap();
+    }
+    long
 }
 
 #[expect(

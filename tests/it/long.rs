@@ -1,0 +1,34 @@
+//! The shows in full length: `tests/run --long`.
+
+use crate::support::program::is_long;
+use crate::{consul_outage, delivery, restart, streaming};
+use std::time::Duration;
+
+#[tokio::test]
+async fn no_call_fails_while_consul_is_killed_ten_times_under_load() {
+    if is_long() {
+        consul_outage::consul_killed_under_load(200, 1_000, 10).await;
+    }
+}
+
+#[tokio::test]
+async fn a_collector_away_for_a_minute_under_load_costs_no_call_and_no_report() {
+    if is_long() {
+        let p99 = (0.99, Duration::from_millis(10));
+        delivery::collector_away_under_load(200, Duration::from_secs(60), p99).await;
+    }
+}
+
+#[tokio::test]
+async fn ninety_events_at_one_a_second_pass_at_once() {
+    if is_long() {
+        streaming::events_pass_at_once(90, Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn fifty_kills_of_the_callee_lose_no_answered_call() {
+    if is_long() {
+        restart::killed_under_load(100, 50).await;
+    }
+}
