@@ -123,6 +123,11 @@ impl<'a> Attempt<'a> {
         })
     }
 
+    /// Says whether the reply found nobody, as any of the reporters saw it.
+    pub(super) fn is_undelivered(&self) -> bool {
+        self.told.iter().any(|told| told.report.undelivered)
+    }
+
     /// Returns the report of the most trusted reporter there is.
     pub(super) fn anyone(&self) -> &'a Report {
         self.told.first().map_or(self.decisive, |told| &told.report)

@@ -49,6 +49,9 @@ struct AttemptView<'a> {
     detail: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     late: bool,
+    /// Somebody had hung up before this attempt's reply.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    undelivered: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conflict: Vec<Seen>,
 }
@@ -179,6 +182,7 @@ impl<'a> AttemptView<'a> {
             error: attempt.error(),
             detail: attempt.detail(),
             late: attempt.late,
+            undelivered: attempt.is_undelivered(),
             conflict: attempt.conflicts().into_iter().map(seen).collect(),
         }
     }
