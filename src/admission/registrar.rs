@@ -23,6 +23,8 @@ use tokio::time::Instant;
 
 /// How often our entry is looked for in the catalogue, where others see it.
 const CATALOGUE: Duration = Duration::from_secs(60);
+/// Between a watch that failed and the next: an agent that restarts is back in seconds.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
 const HASH_WAIT: Duration = Duration::from_secs(55);
 
 /// How Consul's record of one contract stands.
@@ -163,7 +165,7 @@ impl Registrar {
             match client.service_by_id(&id, hash.as_deref(), HASH_WAIT).await {
                 Ok(watched) => Event::Watched(watched),
                 Err(_logged_by_the_beat) => {
-                    tokio::time::sleep(BEAT).await;
+                    tokio::time::sleep(WATCH_PAUSE).await;
                     Event::WatchFailed
                 }
             }

@@ -15,7 +15,7 @@ use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Served};
 use crate::proxy::listen::listen;
 use crate::proxy::outbound::Outbound;
-use crate::proxy::{Active, Recorder, Upstream, Upstreams};
+use crate::proxy::{Active, Keeper, Recorder, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
 use crate::spool::Spool;
 use crate::store::Store;
@@ -155,6 +155,10 @@ impl Builder {
         })
     }
 
+    fn keeper(&self) -> Keeper {
+        Keeper::new(self.calls.clone(), self.phase.clone())
+    }
+
     /// Starts everything that concerns the application's own contracts.
     fn serve(
         &mut self,
@@ -206,7 +210,7 @@ impl Builder {
             upstream,
             self.active.clone(),
             self.phase.clone(),
-            self.calls.clone(),
+            self.keeper(),
         ));
         let limits = compose::listener(&self.settings.limits);
         let listening = listen(
@@ -276,7 +280,7 @@ impl Builder {
             directory.clone(),
             Upstreams::new(keep, self.background.clone()),
             self.active.clone(),
-            self.calls.clone(),
+            self.keeper(),
         ));
         let limits = compose::listener(&self.settings.limits);
         let listening = listen(
@@ -333,7 +337,7 @@ impl Builder {
         received
     }
 
-    fn deliver(&self) -> Result<Option<Delivery>, Error> {
+    fn deliver(&mut self) -> Result<Option<Delivery>, Error> {
         let target = match &self.settings.spool.collector {
             None => return Ok(None),
             Some(CollectorTarget::Url(url)) => {
@@ -344,7 +348,8 @@ impl Builder {
         let config = compose::reporter(&self.settings.spool);
         let shipper = Shipper::new(config, target, self.spool.clone(), self.metrics.clone());
         let shipper = shipper.map_err(|e| Error::Client(Box::new(e)))?;
-        Ok(Some(Delivery::start(shipper)))
+        let phase = self.phase.clone();
+        Ok(Some(Delivery::start(shipper, phase, &mut self.workers)))
     }
 
     /// Finds the collector in Consul anew for every round; any passing one will do.

@@ -1,43 +1,42 @@
 //! The reporter while a sidecar runs, and its last round.
 
+use super::workers::Workers;
+use crate::lifecycle::{Observer, Phase};
 use crate::reporter::Shipper;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// For the last reports of a stopping process.
 const FLUSH: Duration = Duration::from_secs(5);
-/// The reporter, which must come back to us for its last round.
+
+/// The reporter, which comes back for its last round.
 pub struct Delivery {
-    worker: JoinHandle<Shipper>,
     stop: oneshot::Sender<()>,
+    back: oneshot::Receiver<Shipper>,
 }
 
 impl Delivery {
-    /// Begins to deliver.
-    pub fn start(mut shipper: Shipper) -> Self {
+    /// Begins to deliver, as a worker whose unasked end is an incident.
+    pub fn start(mut shipper: Shipper, mut phase: Observer, workers: &mut Workers) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "its handle is awaited in `finish`"
-        )]
-        let worker = tokio::spawn(async move {
+        let (give, back) = oneshot::channel();
+        workers.start("reporter", async move {
             shipper.run(async { drop(stopped.await) }).await;
-            shipper
+            // Nobody to give it to means that nobody wants a last round.
+            give.send(shipper).ok();
+            phase.reached(Phase::Stopping).await;
         });
-        Self { worker, stop }
+        Self { stop, back }
     }
 
     /// Delivers what is owed once more, within bounds; the rest waits for the next start.
     pub async fn finish(self) {
+        // A reporter that has failed takes no notice; its reports stay in the spool.
         self.stop.send(()).ok();
-        match self.worker.await {
-            Ok(mut shipper) => {
-                let owed = shipper.flush(Instant::now() + FLUSH).await;
-                tracing::info!(owed, "last delivery done");
-            }
-            Err(error) => tracing::error!(%error, "the reporter had failed"),
+        if let Ok(mut shipper) = self.back.await {
+            let owed = shipper.flush(Instant::now() + FLUSH).await;
+            tracing::info!(owed, "last delivery done");
         }
     }
 }

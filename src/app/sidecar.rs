@@ -22,8 +22,9 @@ use tokio_util::task::TaskTracker;
 /// Nothing in flight for this long counts as idle while draining: an application that is still
 /// finishing its work pauses between its calls.
 const QUIET: Duration = Duration::from_secs(1);
-/// For connections that are still open when everything else has ended.
-const CLOSE: Duration = Duration::from_secs(1);
+/// For connections and calls that are told to end; they need no more than the listener's own
+/// patience with them.
+const CLOSE: Duration = Duration::from_secs(2);
 
 /// A sidecar that serves.
 pub struct Sidecar {
@@ -99,16 +100,18 @@ impl Sidecar {
             tracing::warn!("calls were still running at drain_timeout; they end as interrupted");
         }
         self.lifecycle.advance(Phase::Stopping);
-        self.connections.close();
-        // Connections that do not close by themselves end with the process.
-        tokio::time::timeout(CLOSE, self.connections.wait())
-            .await
-            .ok();
+        // Calls cut short here report themselves as interrupted, which the spool must still take.
+        for running in [&self.connections, &self.calls] {
+            running.close();
+            if tokio::time::timeout(CLOSE, running.wait()).await.is_err() {
+                tracing::warn!(left = running.len(), "not all calls could be ended");
+            }
+        }
         self.directory.close();
-        self.workers.end().await;
         if let Some(delivery) = self.shipper {
             delivery.finish().await;
         }
+        self.workers.end().await;
         for (file, closed) in [
             ("spool", self.spool.close().await),
             ("state", self.state.close().await),

@@ -5,6 +5,7 @@
 
 use super::attempt::Presence;
 use super::body::Body;
+use crate::lifecycle::{Observer, Phase};
 use http::Response;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,24 +14,53 @@ use tokio_util::task::TaskTracker;
 
 type Call = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// A call that is handed to `calls` when it is dropped before its end.
+/// Who carries on the calls whose connection has gone.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    calls: TaskTracker,
+    phase: Observer,
+}
+
+impl Keeper {
+    /// `phase` ends what is left when the process stops.
+    pub fn new(calls: TaskTracker, phase: Observer) -> Self {
+        Self { calls, phase }
+    }
+
+    fn carry_on(&self, call: Call) {
+        let mut phase = self.phase.clone();
+        // Without a runtime, or with a process that stops, the attempt settles itself as
+        // interrupted by being dropped.
+        if phase.phase() >= Phase::Stopping || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        self.calls.spawn(async move {
+            tokio::select! {
+                answered = call => drop(answered),
+                () = phase.reached(Phase::Stopping) => {}
+            }
+        });
+    }
+}
+
+/// A call that its keeper carries on when it is dropped before its end.
 pub struct Lasting {
     call: Option<Call>,
     presence: Arc<Presence>,
-    calls: TaskTracker,
+    keeper: Keeper,
 }
 
 impl Lasting {
     /// Wraps `call`; `presence` hears when the downstream goes.
     pub fn new(
-        calls: TaskTracker,
+        keeper: Keeper,
         presence: Arc<Presence>,
         call: impl Future<Output = Response<Body>> + Send + 'static,
     ) -> Self {
         Self {
             call: Some(Box::pin(call)),
             presence,
-            calls,
+            keeper,
         }
     }
 }
@@ -56,16 +86,14 @@ impl Drop for Lasting {
             return;
         };
         self.presence.left();
-        // Without a runtime the process is ending, and the attempt settles itself as interrupted.
-        if tokio::runtime::Handle::try_current().is_ok() {
-            self.calls.spawn(async move { drop(call.await) });
-        }
+        self.keeper.carry_on(call);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifecycle::Lifecycle;
     use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::sync::oneshot;
 
@@ -75,7 +103,9 @@ mod tests {
         let (go, gone) = oneshot::channel::<()>();
         let ended = Arc::new(AtomicBool::new(false));
         let mark = ended.clone();
-        let mut call = Box::pin(Lasting::new(calls.clone(), Arc::default(), async move {
+        let (_lifecycle, phase) = Lifecycle::new();
+        let keeper = Keeper::new(calls.clone(), phase);
+        let mut call = Box::pin(Lasting::new(keeper, Arc::default(), async move {
             gone.await.ok();
             mark.store(true, Ordering::SeqCst);
             Response::new(Body::empty())

@@ -28,6 +28,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
+/// How long a connection may take to end once the process stops.
+const CLOSE: Duration = Duration::from_secs(1);
+
 /// What bounds a listener's connections.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -129,7 +132,11 @@ async fn serve<S: Serve>(
         ended = connection.as_mut() => ended,
         () = lifecycle.reached(Phase::Stopping) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            match tokio::time::timeout(CLOSE, connection).await {
+                Ok(ended) => ended,
+                // Dropped here, a call that still runs ends as interrupted.
+                Err(_elapsed) => Ok(()),
+            }
         }
     };
     if let Err(error) = ended {

@@ -23,5 +23,6 @@ pub use active::Active;
 pub use attempt::Recorder;
 pub use check::Mode;
 pub use intake::Limits;
+pub use lasting::Keeper;
 pub use upstream::Upstream;
 pub use upstreams::Upstreams;

@@ -127,6 +127,7 @@ impl Shipper {
     pub async fn flush(&mut self, deadline: Instant) -> u64 {
         self.troubled = false;
         let deliver = async {
+            self.spool.settle().await;
             while self.spool.owed() > 0 {
                 if let Err(setback) = self.round(false).await {
                     tracing::warn!(%setback, "the last delivery failed; reports stay in the spool");

@@ -89,6 +89,39 @@ async fn a_stopping_sidecar_says_goodbye_in_order() {
 }
 
 #[tokio::test]
+async fn calls_that_outlast_the_drain_are_recorded_as_interrupted() {
+    let mut road = Road::start_with(
+        |callee| {
+            callee
+                .set("limits.drain_delay", "100ms")
+                .set("limits.drain_timeout", "500ms")
+        },
+        |caller| caller,
+    )
+    .await;
+    road.application.answer(ROUTE, Answer::Hang);
+    let running = call_in_background(&road.callee.inbound_url(), RUNNING);
+    // The caller of this one has gone before the end.
+    let left = call_in_background(&road.callee.inbound_url(), "left");
+    wait_until(WITHIN, "running calls", async || {
+        road.application.calls(ROUTE) == 2
+    })
+    .await;
+    drop(left);
+    road.callee.process().signal(Signal::TERM);
+    assert_eq!(road.callee.process().ended(WITHIN).await.code(), Some(0));
+    drop(running);
+    for task in [RUNNING, "left"] {
+        let ended = road
+            .collector
+            .wait_task(task, "failed_execution", WITHIN)
+            .await;
+        let error = &ended["steps"][0]["attempts"][0]["error"];
+        assert_eq!(error["kind"], "interrupted", "{ended}");
+    }
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_the_process_at_once() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let application = application().await;

@@ -14,7 +14,7 @@ use super::check::Mode;
 use super::head;
 use super::headers;
 use super::intake::{Limits, Source};
-use super::lasting::Lasting;
+use super::lasting::{Keeper, Lasting};
 use super::listen::Serve;
 use super::respond::{self, Trouble};
 use super::target;
@@ -32,7 +32,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
 /// The label of requests that belong to no contract.
 pub const UNKNOWN: &str = "_unknown";
@@ -115,8 +114,7 @@ pub struct Inbound {
     lifecycle: Observer,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
-    /// Contract calls that outlived their connection.
-    calls: TaskTracker,
+    keeper: Keeper,
 }
 
 /// Where a request leads.
@@ -134,7 +132,7 @@ impl Inbound {
         upstream: Arc<Upstream>,
         active: Arc<Active>,
         lifecycle: Observer,
-        calls: TaskTracker,
+        keeper: Keeper,
     ) -> Self {
         Self {
             meters: recorder.metrics.contract(Direction::Inbound, UNKNOWN),
@@ -143,7 +141,7 @@ impl Inbound {
             upstream,
             active,
             lifecycle,
-            calls,
+            keeper,
         }
     }
 
@@ -251,9 +249,9 @@ impl Inbound {
         began: Instant,
     ) -> Lasting {
         let presence = Arc::default();
-        let calls = self.calls.clone();
+        let keeper = self.keeper.clone();
         let call = call::Call::new(self, at, fields, Arc::clone(&presence), began);
-        Lasting::new(calls, presence, call.run(head, source))
+        Lasting::new(keeper, presence, call.run(head, source))
     }
 
     fn is_draining(&self) -> bool {

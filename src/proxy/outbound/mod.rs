@@ -13,7 +13,7 @@ use super::envelope::Envelope;
 use super::head;
 use super::inbound::UNKNOWN;
 use super::intake::{Limits, Source};
-use super::lasting::Lasting;
+use super::lasting::{Keeper, Lasting};
 use super::listen::Serve;
 use super::respond::{self, Trouble};
 use super::upstreams::Upstreams;
@@ -30,7 +30,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
 /// What the listener is given.
 #[derive(Debug)]
@@ -54,8 +53,7 @@ pub struct Outbound {
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
-    /// Calls that outlived their connection.
-    calls: TaskTracker,
+    keeper: Keeper,
 }
 
 /// Where a request leads.
@@ -76,7 +74,7 @@ impl Outbound {
         directory: Arc<Directory>,
         upstreams: Upstreams,
         active: Arc<Active>,
-        calls: TaskTracker,
+        keeper: Keeper,
     ) -> Self {
         Self {
             meters: recorder.metrics.contract(Direction::Outbound, UNKNOWN),
@@ -85,7 +83,7 @@ impl Outbound {
             directory,
             upstreams,
             active,
-            calls,
+            keeper,
         }
     }
 
@@ -219,10 +217,10 @@ impl Outbound {
         fields: Fields,
         began: Instant,
     ) -> Lasting {
-        let calls = self.calls.clone();
+        let keeper = self.keeper.clone();
         let call = call::Call::new(self, whom, fields, &head.headers, began);
         let presence = call.presence();
-        Lasting::new(calls, presence, call.run(head, source))
+        Lasting::new(keeper, presence, call.run(head, source))
     }
 
     /// Answers a call to a contract that is not known; it counts as a call made.
