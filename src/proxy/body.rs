@@ -167,19 +167,28 @@ impl Stream {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer.as_mut().reset(Instant::now() + self.silence);
                 self.activity.mark();
+                // Whoever sends a body of known length does not ask for more after its last byte.
+                if self.incoming.is_end_stream() {
+                    self.release();
+                }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Error::Broken(error)))),
             Poll::Ready(None) => {
-                if let Some(lease) = self.lease.take() {
-                    lease.release();
-                }
+                self.release();
                 Poll::Ready(None)
             }
             Poll::Pending => {
                 ready!(self.timer.as_mut().poll(context));
                 Poll::Ready(Some(Err(Error::Idle(self.silence))))
             }
+        }
+    }
+
+    /// Gives the upstream connection back.
+    fn release(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.release();
         }
     }
 }

@@ -236,14 +236,20 @@ impl Timing {
 
     /// Writes the header, in milliseconds as the specification asks.
     pub fn write(&self, headers: &mut HeaderMap) {
-        let ms = |part: Duration| part.as_secs_f64() * 1000.0;
-        let value = format!(
-            "validate;dur={:.3}, route;dur={:.3}, upstream;dur={:.3}, record;dur={:.3}",
-            ms(self.validate),
-            ms(self.route),
-            ms(self.upstream),
-            ms(self.record)
-        );
+        let parts = [
+            ("validate", self.validate),
+            ("route", self.route),
+            ("upstream", self.upstream),
+            ("record", self.record),
+        ];
+        let mut value = String::with_capacity(96);
+        for (name, part) in parts {
+            let comma = if value.is_empty() { "" } else { ", " };
+            let micros = part.as_micros();
+            let (whole, thousandths) = (micros / 1000, micros % 1000);
+            // Writing to a string cannot fail.
+            write!(value, "{comma}{name};dur={whole}.{thousandths:03}").ok();
+        }
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(header::SERVER_TIMING, value);
         }

@@ -23,6 +23,31 @@ async fn open() -> Pair {
 }
 
 #[tokio::test]
+async fn answers_of_known_length_leave_their_connection_for_the_next() {
+    let pair = open().await;
+    pair.application
+        .answer("/open/kept", Answer::bytes(200, "text/plain", "whole"));
+    for (base, prefix) in [
+        (pair.callee.inbound_url(), String::new()),
+        (pair.caller.outbound_url(), format!("/agents/{FRAUD}")),
+    ] {
+        for _ in 0..5 {
+            let request = client().post(format!("{base}{prefix}/open/kept"));
+            let reply = Reply::to(request.body("as it comes")).await;
+            assert_eq!(reply.status, 200, "{reply:?}");
+        }
+    }
+    let received = pair.application.received("/open/kept");
+    let mut connections: Vec<usize> = received.iter().map(|r| r.connection).collect();
+    connections.dedup();
+    assert_eq!(
+        (received.len(), connections.len()),
+        (10, 1),
+        "{connections:?}"
+    );
+}
+
+#[tokio::test]
 async fn whatever_comes_goes_on_unchecked_and_comes_back_as_it_is() {
     let pair = open().await;
     pair.application.script("/open/any", |received| {

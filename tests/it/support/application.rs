@@ -26,6 +26,8 @@ pub struct Received {
     pub target: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// Which of its connections it came on, counted from 0.
+    pub connection: usize,
 }
 
 /// What the application does with a request.
@@ -93,6 +95,7 @@ struct State {
     received: Mutex<Vec<Received>>,
     /// Requests that were not answered because the other side went away.
     abandoned: AtomicUsize,
+    connections: AtomicUsize,
 }
 
 /// The running application; unknown paths get 404. Ends with its value.
@@ -173,7 +176,8 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 }
 
 async fn serve(stream: TcpStream, state: Arc<State>) {
-    let service = service_fn(|request| respond(request, &state));
+    let connection = state.connections.fetch_add(1, Ordering::SeqCst);
+    let service = service_fn(|request| respond(request, connection, &state));
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     // A peer that goes away, or an answer that is a closed connection, ends it with an error.
@@ -182,6 +186,7 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
 
 async fn respond(
     request: Request<Incoming>,
+    connection: usize,
     state: &State,
 ) -> Result<Response<Full<Bytes>>, Box<dyn Error + Send + Sync>> {
     let (head, body) = request.into_parts();
@@ -196,6 +201,7 @@ async fn respond(
         target,
         headers: head.headers,
         body,
+        connection,
     };
     state.received.lock().unwrap().push(received.clone());
     let script = state
