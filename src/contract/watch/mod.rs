@@ -169,12 +169,13 @@ impl Directory {
 
     /// Says whether calls can be routed without asking Consul.
     pub fn knows_anything(&self) -> bool {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        !known.is_empty()
-            || self
-                .agents()
-                .iter()
-                .any(|agent| !agent.view().offers.is_empty())
+        // One lock after the other: `agent` takes the second while it holds the first.
+        let mut agents = self.agents().into_iter();
+        let remembered = || {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            !known.is_empty()
+        };
+        agents.any(|agent| !agent.view().offers.is_empty()) || remembered()
     }
 
     /// Reads the current version's body again, for calls that ask for it.
