@@ -147,9 +147,18 @@ impl Active {
                 || fields.step_id.as_ref() == Some(&step.step_id)
         };
         let Some(task_id) = &fields.task_id else {
-            // Without a task the ids themselves must find the step.
-            let found = tasks.values().flatten().find(named);
-            return found.map_or(Parent::None, |step| Parent::Step(step.clone()));
+            // Without a task the ids themselves must find the step. A step id is its caller's own
+            // and may occur in two tasks; a call id is unique.
+            let called = |step: &&Arc<Step>| fields.call_id.as_ref() == Some(&step.call_id);
+            let mut found = tasks.values().flatten().filter(named);
+            let only = match (found.clone().find(called), found.next()) {
+                (Some(step), _) => Some(step),
+                (None, Some(first)) => found
+                    .all(|other| other.task_id == first.task_id)
+                    .then_some(first),
+                (None, None) => None,
+            };
+            return only.map_or(Parent::None, |step| Parent::Step(step.clone()));
         };
         let Some(steps) = tasks.get(task_id) else {
             return Parent::None;
@@ -245,6 +254,9 @@ mod tests {
         assert_eq!(parent(&active, None, Some("s-2")), "step s-2");
         assert_eq!(parent(&active, Some("t-9"), None), "none");
         assert_eq!(parent(&active, None, None), "none");
+        let elsewhere = active.enter(step("t-3", "s-2"));
+        assert_eq!(parent(&active, None, Some("s-2")), "none", "in two tasks");
+        drop(elsewhere);
         drop(two);
         assert_eq!(parent(&active, Some("t-2"), None), "step s-3");
         assert_eq!(active.list().len(), 2);
