@@ -6,7 +6,7 @@
 //!   not exist yet cannot fire
 //! - at most 64 contracts have series of their own, the rest share `_other` and are counted
 //! - units are seconds and bytes; one bucket bound lies exactly on each promise
-//! - a scrape reads memory only
+//! - a scrape reads memory, and of the database at most one indexed row or count
 
 mod collector;
 mod consul;
