@@ -1,11 +1,11 @@
 //! One request to the collector, and what its answer means.
 
+use crate::telemetry::log::Chain;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
-use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl Client {
         };
         match request.body(body).send().await {
             Ok(response) => answer(response, count).await,
-            Err(error) => away(chain(&error)),
+            Err(error) => away(Chain(&error).to_string()),
         }
     }
 
@@ -167,7 +167,7 @@ async fn receipt(mut response: Response, count: u64) -> Answer {
             }
             Ok(Some(_)) => return away("its receipt is too long"),
             Ok(None) => break,
-            Err(error) => return away(chain(&error)),
+            Err(error) => return away(Chain(&error).to_string()),
         }
     }
     match serde_json::from_slice::<Receipt>(&body) {
@@ -196,15 +196,4 @@ fn away(reason: impl Into<String>) -> Answer {
 fn retry_after(response: &Response) -> Option<Duration> {
     let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
     Some(Duration::from_secs(value.trim().parse().ok()?))
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
