@@ -96,8 +96,7 @@ impl Query {
 /// Reads an instant (RFC 3339) or a length before now, such as `15m`.
 fn since(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
-        let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-        return Ok(Timestamp::from_millis(now.millis().saturating_sub(ago)));
+        return Ok(now.minus(ago));
     }
     let quoted = serde_json::Value::from(text);
     serde_json::from_value(quoted)

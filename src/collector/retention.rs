@@ -14,8 +14,7 @@ const BREATH: Duration = Duration::from_millis(20);
 pub(super) async fn run(desk: &Desk) {
     let every = EVERY.min(desk.retention / 10).max(Duration::from_secs(1));
     loop {
-        let now = Timestamp::now();
-        let cutoff = cutoff(now, desk.retention);
+        let cutoff = Timestamp::now().minus(desk.retention);
         loop {
             match desk.book.forget(cutoff).await {
                 Ok(true) => tokio::time::sleep(BREATH).await,
@@ -27,22 +26,5 @@ pub(super) async fn run(desk: &Desk) {
             }
         }
         tokio::time::sleep(every).await;
-    }
-}
-
-fn cutoff(now: Timestamp, retention: Duration) -> Timestamp {
-    let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-    Timestamp::from_millis(now.millis().saturating_sub(age))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cutoff_never_goes_below_the_epoch() {
-        let now = Timestamp::from_millis(10_000);
-        assert_eq!(cutoff(now, Duration::from_secs(4)).millis(), 6_000);
-        assert_eq!(cutoff(now, Duration::MAX).millis(), 0);
     }
 }

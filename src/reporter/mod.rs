@@ -268,9 +268,7 @@ impl Shipper {
     }
 
     async fn expire(&self) {
-        let millis = Timestamp::now().millis();
-        let age = u64::try_from(self.config.expire.as_millis()).unwrap_or(u64::MAX);
-        let cutoff = Timestamp::from_millis(millis.saturating_sub(age));
+        let cutoff = Timestamp::now().minus(self.config.expire);
         match self.spool.expire(cutoff).await {
             Ok(0) => {}
             Ok(count) => tracing::error!(
