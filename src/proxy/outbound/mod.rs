@@ -172,9 +172,11 @@ impl Outbound {
             Err(trouble) => return self.unanswered(&trouble, &fields, began),
         };
         if !choice::is_contract_route(&found, &head.method, path) {
-            return self
-                .pass_through(&found, &agent, path, head, body, fields)
-                .await;
+            let passed = self.pass_through(&found, &agent, path, head, body, fields);
+            let response = passed.await;
+            let status = response.status().as_u16();
+            self.meters.request_ended(Some(status), began.elapsed());
+            return response;
         }
         if let Err(trouble) = self.config.limits.check(&head) {
             return self.refuse(&trouble, &fields);

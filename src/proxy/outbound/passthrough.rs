@@ -11,7 +11,6 @@ use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 use hyper::body::Incoming;
-use tokio::time::Instant;
 
 impl Outbound {
     pub(super) async fn pass_through(
@@ -23,15 +22,11 @@ impl Outbound {
         body: Incoming,
         own: Fields,
     ) -> Response<Body> {
-        let began = Instant::now();
         let (fields, _) = self.inherit(own);
-        let response = match self.passed(found, agent, path, head, body, &fields).await {
+        match self.passed(found, agent, path, head, body, &fields).await {
             Ok(response) => response,
             Err(trouble) => self.refuse(&trouble, &fields),
-        };
-        let status = response.status().as_u16();
-        self.meters.request_ended(Some(status), began.elapsed());
-        response
+        }
     }
 
     async fn passed(
