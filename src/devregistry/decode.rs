@@ -317,7 +317,7 @@ impl Fields {
             None => return Ok(None),
             Some(Value::String(text)) => go_duration(&text)
                 .map_err(|why| Refusal::bad(format!("Request decode failed: time: {why}")))?,
-            Some(value) => match value.as_u64() {
+            Some(value) => match value.as_i64().and_then(|number| u64::try_from(number).ok()) {
                 Some(nanoseconds) => Duration::from_nanos(nanoseconds),
                 None => return Err(mistyped(&value, key, "time.Duration")),
             },
@@ -419,7 +419,11 @@ pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
         let part = Duration::try_from_secs_f64(number * seconds).map_err(|_error| invalid())?;
         total = total.checked_add(part).ok_or_else(invalid)?;
     }
-    Ok(total)
+    // Go counts nanoseconds in 64 bits; an instant that far ahead still exists here.
+    match i64::try_from(total.as_nanos()) {
+        Ok(_) => Ok(total),
+        Err(_beyond_go) => Err(invalid()),
+    }
 }
 
 #[cfg(test)]
@@ -439,6 +443,8 @@ mod tests {
             ("1x", None),
             ("-1s", None),
             ("1e3s", None),
+            ("2562047h", Some(9_223_369_200_000)),
+            ("2562048h", None),
         ];
         for (text, ms) in cases {
             assert_eq!(
