@@ -81,8 +81,11 @@ async fn keep(
     };
     client.register(&registration).await?;
     tracing::info!(id, "registered in Consul");
+    // Only makes watches cheaper: without the right to write them the service lives all the same.
     for key in &beacon.keep {
-        client.kv_put(key, "", Some(0)).await?;
+        if let Err(error) = client.kv_put(key, "", Some(0)).await {
+            tracing::warn!(id, key, error = %Chain(&error), "a key that keeps a prefix is missing");
+        }
     }
     loop {
         match client
