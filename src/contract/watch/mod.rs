@@ -178,8 +178,15 @@ impl Directory {
         agents.any(|agent| !agent.view().offers.is_empty()) || remembered()
     }
 
-    /// Reads the current version's body again, for calls that ask for it.
-    pub async fn refresh(&self, agent: &Agent) {
+    /// Reads the current version and its body, for calls that ask for it: at most until `until`,
+    /// and no longer than a first use waits.
+    pub async fn refresh(&self, agent: &Agent, until: Instant) {
+        let until = until.min(Instant::now() + FIRST_USE);
+        // Late or not, the call goes on with what is known.
+        drop(tokio::time::timeout_at(until, self.read_current(agent)).await);
+    }
+
+    async fn read_current(&self, agent: &Agent) {
         let key = self.client.layout().version(agent.id.as_str());
         let answer = self.client.kv_get(&key, Poll::NOW).await;
         let Ok(Some(entry)) = answer.map(|answer| answer.value) else {

@@ -96,7 +96,9 @@ impl Call {
             }
         };
         if self.fields.force_refresh == Some(true) {
-            self.outbound.directory.refresh(&self.found).await;
+            let until = self.within(Deadline::after(Instant::now(), Duration::MAX));
+            let directory = &self.outbound.directory;
+            directory.refresh(&self.found, until.instant()).await;
         }
         let digest = Digest::of(&input);
         let mut attempt = self.begin(Some(digest));
@@ -206,7 +208,11 @@ impl Call {
     /// its very end, within the call's own deadline and the rest of the task's.
     fn deadline(&self, contract: &Compiled) -> Deadline {
         let timeout = contract.contract.constraints.timeout;
-        let mut deadline = Deadline::after(Instant::now(), timeout + GRACE);
+        self.within(Deadline::after(Instant::now(), timeout + GRACE))
+    }
+
+    /// Cuts a deadline to the call's own and to what is left of the task's.
+    fn within(&self, mut deadline: Deadline) -> Deadline {
         if let Some(asked) = self.fields.deadline {
             deadline = deadline.earliest(Deadline::after(self.began, asked));
         }
