@@ -15,6 +15,7 @@ mod members;
 pub use bodies::Published;
 
 use super::{Cache, Compiled, ContractId};
+use crate::backoff::Backoff;
 use crate::consul::watch::{Options, Seen};
 use crate::consul::{Client, Instance, Poll};
 use crate::store::Store;
@@ -40,8 +41,10 @@ const UNUSED_ABSENT: Duration = Duration::from_secs(30);
 const MOST_AGENTS: usize = 1024;
 /// How long the first calls of a contract wait for Consul's answer.
 const FIRST_USE: Duration = Duration::from_secs(2);
-/// How long to wait before a body that was not there or not readable is asked for again.
+/// The shortest and the longest wait before a body that was not there or cannot be used is asked
+/// for again.
 const BODY_RETRY: Duration = Duration::from_secs(1);
+const BODY_RETRY_MOST: Duration = Duration::from_secs(10);
 
 /// All contracts in use; one value per sidecar, shared by `Arc`.
 pub struct Directory {
@@ -232,6 +235,8 @@ impl Directory {
             members: Members::seeded(seed),
             seen,
             settle,
+            retry: Backoff::new(BODY_RETRY, BODY_RETRY_MOST),
+            said: Vec::new(),
         };
         self.workers.spawn(async move {
             // The watch ends only when its last receiver goes, which the follower holds.
@@ -288,6 +293,9 @@ struct Follower {
     members: Members,
     seen: watch::Receiver<Seen<Vec<Instance>>>,
     settle: watch::Sender<bool>,
+    retry: Backoff,
+    /// What is wrong with instances, each told when it begins.
+    said: Vec<String>,
 }
 
 impl Follower {
@@ -296,13 +304,11 @@ impl Follower {
             let seen = self.seen.borrow_and_update().clone();
             let reading = self.members.read(&seen, Instant::now());
             let answered = seen.value.is_some();
-            let (view, incomplete) = self.build(&reading, answered).await;
-            let again = [
-                reading.again,
-                incomplete.then(|| Instant::now() + BODY_RETRY),
-            ];
+            let (view, faults) = self.build(&reading, answered).await;
+            let retry = self.tell(faults);
             self.show(view, answered);
-            if self.wait(again.into_iter().flatten().min()).await.is_none() {
+            let again = [reading.again, retry].into_iter().flatten().min();
+            if self.wait(again).await.is_none() {
                 self.directory.let_go(&self.agent);
                 return;
             }
@@ -329,14 +335,27 @@ impl Follower {
         }
     }
 
-    /// Joins the instances with their contracts; also says whether one is still wanting.
-    async fn build(&self, reading: &Reading, answered: bool) -> (View, bool) {
+    /// Logs what has come to be wrong; returns when to look again, if anything is.
+    fn tell(&mut self, faults: Vec<String>) -> Option<Instant> {
+        for fault in faults.iter().filter(|fault| !self.said.contains(fault)) {
+            tracing::warn!(fault, "an instance cannot be used");
+        }
+        self.said = faults;
+        if self.said.is_empty() {
+            self.retry.reset();
+            return None;
+        }
+        Some(Instant::now() + self.retry.next_wait().max(BODY_RETRY))
+    }
+
+    /// Joins the instances with their contracts; also says what is wrong with those left out.
+    async fn build(&self, reading: &Reading, answered: bool) -> (View, Vec<String>) {
         let directory = &self.directory;
         let mut view = View {
             stale: reading.stale,
             ..View::default()
         };
-        let mut incomplete = false;
+        let mut faults = Vec::new();
         for instance in &reading.instances {
             match self.contract_of(instance).await {
                 Ok(contract) => view.offers.push(Offer {
@@ -344,12 +363,10 @@ impl Follower {
                     contract,
                 }),
                 Err(error) => {
-                    incomplete = true;
                     if error.is_untrusted() {
                         view.untrusted = Some(error.to_string());
                     }
-                    let instance = &*instance.id;
-                    tracing::warn!(instance, error = %Chain(&error), "an instance cannot be used");
+                    faults.push(format!("{}: {}", instance.id, Chain(&error)));
                 }
             }
         }
@@ -366,7 +383,7 @@ impl Follower {
                 Timestamp::now(),
             );
         }
-        (view, incomplete)
+        (view, faults)
     }
 
     async fn contract_of(&self, instance: &Instance) -> Result<Arc<Compiled>, bodies::Error> {
