@@ -18,6 +18,7 @@ use super::{Cache, Compiled, ContractId};
 use crate::backoff::Backoff;
 use crate::consul::watch::{Options, Seen};
 use crate::consul::{Client, Instance, Poll};
+use crate::identity::Digest;
 use crate::store::Store;
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -237,6 +238,7 @@ impl Directory {
             settle,
             retry: Backoff::new(BODY_RETRY, BODY_RETRY_MOST),
             said: Vec::new(),
+            taken: None,
         };
         self.workers.spawn(async move {
             // The watch ends only when its last receiver goes, which the follower holds.
@@ -296,6 +298,8 @@ struct Follower {
     retry: Backoff,
     /// What is wrong with instances, each told when it begins.
     said: Vec<String>,
+    /// The contract that the metrics show.
+    taken: Option<Digest>,
 }
 
 impl Follower {
@@ -350,7 +354,6 @@ impl Follower {
 
     /// Joins the instances with their contracts; also says what is wrong with those left out.
     async fn build(&self, reading: &Reading, answered: bool) -> (View, Vec<String>) {
-        let directory = &self.directory;
         let mut view = View {
             stale: reading.stale,
             ..View::default()
@@ -375,14 +378,6 @@ impl Follower {
             (true, false) => Standing::Unasked,
             (true, true) => self.standing_without_instances().await,
         };
-        if !view.offers.is_empty() {
-            let newest = &view.offers[0].contract.contract;
-            directory.metrics.contract_taken(
-                &self.agent.name,
-                newest.constraints.timeout,
-                Timestamp::now(),
-            );
-        }
         (view, faults)
     }
 
@@ -406,7 +401,14 @@ impl Follower {
         }
     }
 
-    fn show(&self, view: View, answered: bool) {
+    fn show(&mut self, view: View, answered: bool) {
+        let contract = view.offers.first().map(|offer| &offer.contract);
+        if let Some(contract) = contract.filter(|contract| self.taken != Some(contract.digest)) {
+            let timeout = contract.contract.constraints.timeout;
+            let metrics = &self.directory.metrics;
+            metrics.contract_taken(&self.agent.name, timeout, Timestamp::now());
+            self.taken = Some(contract.digest);
+        }
         if let Some(state) = &self.directory.state
             && !view.stale
             && !view.offers.is_empty()
