@@ -28,33 +28,37 @@ impl Phase {
     ];
 }
 
-/// Keywords of draft 2020-12 that a violation can name; anything else counts as `other`.
-const KEYWORDS: [&str; 26] = [
+/// The keywords that the validator names in a violation; `falseSchema` and `number` are its and our
+/// names for what no keyword stands for. Anything else counts as `other`.
+const KEYWORDS: [&str; 29] = [
     "type",
     "enum",
     "const",
     "required",
-    "properties",
     "additionalProperties",
     "unevaluatedProperties",
-    "patternProperties",
     "propertyNames",
     "minProperties",
     "maxProperties",
-    "dependentRequired",
-    "items",
-    "prefixItems",
+    "unevaluatedItems",
     "contains",
     "minItems",
     "maxItems",
     "uniqueItems",
     "minimum",
     "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
     "multipleOf",
     "minLength",
     "maxLength",
     "pattern",
     "format",
+    "anyOf",
+    "oneOf",
+    "not",
+    "falseSchema",
+    "number",
     "other",
 ];
 
