@@ -23,7 +23,7 @@ use crate::admission;
 use crate::context::{AgentName, Fields};
 use crate::contract::Compiled;
 use crate::identity::Trust;
-use crate::lifecycle::{Observer, Phase};
+use crate::lifecycle::Observer;
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
 use http::{HeaderValue, Method, Request, Response, request::Parts};
@@ -118,9 +118,10 @@ pub struct Inbound {
 }
 
 /// Where a request leads.
-enum Route<'a> {
+enum Route {
     Reserved,
-    Contract(&'a Served),
+    /// A contract by its place in the configuration.
+    Contract(usize),
     Passthrough,
     Nowhere(Trouble),
 }
@@ -145,9 +146,8 @@ impl Inbound {
         }
     }
 
-    fn route(&self, head: &Parts, agent: Option<&AgentName>) -> Route<'_> {
+    fn route(&self, head: &Parts, agent: Option<&AgentName>) -> Route {
         let path = head.uri.path();
-        let reduced = target::reduced(path);
         if path.starts_with("/hermes/") {
             return Route::Reserved;
         }
@@ -156,15 +156,12 @@ impl Inbound {
         {
             return Route::Nowhere(misdirected(&agent.id));
         }
-        let mut here = self
-            .config
-            .contracts
-            .iter()
-            .filter(|c| c.path == path)
-            .peekable();
+        let contracts = self.config.contracts.iter().enumerate();
+        let mut here = contracts.filter(|(_, c)| c.path == path).peekable();
         if here.peek().is_some() {
             return route_among(here, &head.method, agent);
         }
+        let reduced = target::reduced(path);
         let looks_like_ours = reduced.starts_with("/hermes/")
             || self.config.contracts.iter().any(|c| c.reduced == reduced);
         let passes = |prefix: &String| path.starts_with(prefix.as_str());
@@ -222,22 +219,14 @@ impl Inbound {
                 response
             }
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
-            Route::Contract(served) => {
+            Route::Contract(at) => {
                 if let Err(trouble) = self.config.limits.check(&head) {
                     return self.refuse(&trouble, &fields);
                 }
-                let at = self.position(served);
                 let source = Source::Body(body);
                 self.clone().lasting(at, head, source, fields, began).await
             }
         }
-    }
-
-    /// Finds a served contract by its place in the configuration, for calls that outlive a borrow.
-    fn position(&self, served: &Served) -> usize {
-        let contracts = self.config.contracts.iter();
-        let same = |other: &Served| std::ptr::eq(other, served);
-        contracts.into_iter().position(same).unwrap_or_default()
     }
 
     fn lasting(
@@ -255,34 +244,34 @@ impl Inbound {
     }
 
     fn is_draining(&self) -> bool {
-        self.lifecycle.phase() >= Phase::Draining
+        !self.lifecycle.phase().takes_inbound()
     }
 }
 
 /// Picks among contracts that share a path: by the agent named, else by the order configured.
 fn route_among<'a>(
-    here: impl Iterator<Item = &'a Served> + Clone,
+    here: impl Iterator<Item = (usize, &'a Served)> + Clone,
     method: &Method,
     agent: Option<&AgentName>,
-) -> Route<'a> {
-    let mut fitting = here.clone().filter(|served| served.method == *method);
+) -> Route {
+    let mut fitting = here.clone().filter(|(_, served)| served.method == *method);
     let Some(agent) = agent else {
         return match fitting.next() {
-            Some(served) => Route::Contract(served),
+            Some((at, _)) => Route::Contract(at),
             None => Route::Nowhere(method_not_allowed(here)),
         };
     };
-    match fitting.find(|served| served.id() == agent.id) {
-        Some(served) => Route::Contract(served),
-        None if here.clone().any(|served| served.method == *method) => {
+    match fitting.find(|(_, served)| served.id() == agent.id) {
+        Some((at, _)) => Route::Contract(at),
+        None if here.clone().any(|(_, served)| served.method == *method) => {
             Route::Nowhere(misdirected(&agent.id))
         }
         None => Route::Nowhere(method_not_allowed(here)),
     }
 }
 
-fn method_not_allowed<'a>(here: impl Iterator<Item = &'a Served>) -> Trouble {
-    let methods: Vec<&str> = here.map(|served| served.method.as_str()).collect();
+fn method_not_allowed<'a>(here: impl Iterator<Item = (usize, &'a Served)>) -> Trouble {
+    let methods: Vec<&str> = here.map(|(_, served)| served.method.as_str()).collect();
     let allow = methods.join(", ");
     let detail = format!("this contract is called by {allow}");
     Trouble {
