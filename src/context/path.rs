@@ -2,7 +2,8 @@
 //!
 //! Oldest first: the ancestors of a call, then the finished calls its step made before. At most
 //! 2 KiB: past that the oldest members go, and the list begins with how many went and a digest
-//! chained over them, so that a longer record can still be checked against it.
+//! chained over them, so that a longer record can still be checked against it. Where finished
+//! calls are among them, `d` says how many were ancestors: only those make a path deep.
 
 use crate::task::{Id, Timestamp};
 use http::HeaderValue;
@@ -17,6 +18,7 @@ const INPUT: &KeyRef = key_ref("i");
 const OUTPUT: &KeyRef = key_ref("o");
 const COUNT: &KeyRef = key_ref("n");
 const CHAIN: &KeyRef = key_ref("c");
+const DEPTH: &KeyRef = key_ref("d");
 
 /// One step on the path; without an output it is still under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +70,8 @@ impl Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dropped {
     count: u64,
+    /// How many of them were ancestors; the others are finished calls, which nest nothing.
+    ancestors: u64,
     chain: [u8; 32],
 }
 
@@ -130,7 +134,7 @@ impl Path {
     /// Counts the ancestors, those included that are carried no longer.
     pub fn depth(&self) -> usize {
         let carried = self.members.iter().filter(|m| m.output.is_none()).count();
-        let dropped = self.dropped.map_or(0, |dropped| dropped.count);
+        let dropped = self.dropped.map_or(0, |dropped| dropped.ancestors);
         carried + usize::try_from(dropped).unwrap_or(usize::MAX / 2)
     }
 
@@ -143,9 +147,14 @@ impl Path {
         let mut list = ListSerializer::new();
         if let Some(dropped) = &self.dropped {
             let count = sfv::Integer::try_from(dropped.count).ok()?;
-            list.bare_item(StringRef::from_str("").ok()?)
+            let head = list
+                .bare_item(StringRef::from_str("").ok()?)
                 .parameter(COUNT, count)
                 .parameter(CHAIN, &dropped.chain[..]);
+            if dropped.ancestors != dropped.count {
+                let ancestors = sfv::Integer::try_from(dropped.ancestors).ok()?;
+                head.parameter(DEPTH, ancestors);
+            }
         }
         for member in &self.members {
             member.write(&mut list)?;
@@ -169,8 +178,12 @@ impl Path {
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &chained);
         let mut chain = [0; 32];
         chain.copy_from_slice(digest.as_ref());
-        let count = self.dropped.map_or(0, |dropped| dropped.count) + 1;
-        self.dropped = Some(Dropped { count, chain });
+        let (count, ancestors) = self.dropped.map_or((0, 0), |d| (d.count, d.ancestors));
+        self.dropped = Some(Dropped {
+            count: count.saturating_add(1),
+            ancestors: ancestors.saturating_add(u64::from(member.output.is_none())),
+            chain,
+        });
     }
 }
 
@@ -189,8 +202,15 @@ fn integer(item: &Item, key: &KeyRef) -> Option<i64> {
 }
 
 fn dropped(item: &Item) -> Option<Dropped> {
+    let count = u64::try_from(integer(item, COUNT)?).ok()?;
+    let ancestors = match item.params.get(DEPTH) {
+        Some(_) => u64::try_from(integer(item, DEPTH)?).ok()?,
+        None => count,
+    };
+    (ancestors <= count).then_some(())?;
     Some(Dropped {
-        count: u64::try_from(integer(item, COUNT)?).ok()?,
+        count,
+        ancestors,
         chain: digest(item, CHAIN)?,
     })
 }
@@ -266,9 +286,20 @@ mod tests {
         assert_eq!(chain, dropped.chain);
     }
 
+    #[test]
+    fn finished_calls_do_not_deepen_a_path() {
+        let made: Vec<Member> = (10..74).map(|n| step(n, true)).collect();
+        let path = Path::default().of_call(step(1, false), &made);
+        assert!(path.dropped.is_some());
+        let text = path.write().unwrap();
+        let received = Path::parse(text.as_bytes()).unwrap();
+        assert_eq!(received.depth(), 1);
+        assert_eq!(received.of_call(step(2, false), &made).depth(), 2);
+    }
+
     proptest! {
         #[test]
-        fn written_paths_read_back(ancestors in 0usize..20, made in 0usize..6) {
+        fn written_paths_read_back(ancestors in 0usize..20, made in 0usize..64) {
             let mut path = Path::default();
             for n in 0..ancestors {
                 path = path.of_call(step(n, false), &[]);
