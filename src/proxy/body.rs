@@ -6,7 +6,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use prometheus::IntGauge;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -42,6 +42,8 @@ pub struct Stream {
     lease: Option<Lease>,
     /// The request that it answers, under way as long as the body is.
     counted: Option<Counted>,
+    /// The connection that it goes out on, busy as long.
+    busy: Option<Busy>,
 }
 
 /// Shows one more request for as long as it lives.
@@ -58,6 +60,23 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+/// Whether a connection is answering a request; set by the first of these, cleared by the drop.
+#[derive(Debug)]
+pub struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    pub fn new(connection: Arc<AtomicBool>) -> Self {
+        connection.store(true, Ordering::Relaxed);
+        Self(connection)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -81,6 +100,7 @@ impl Body {
             activity: Activity::default(),
             lease,
             counted: None,
+            busy: None,
         }))
     }
 
@@ -88,6 +108,14 @@ impl Body {
     pub fn counting(mut self, counted: Counted) -> Self {
         if let Body::Stream(stream) = &mut self {
             stream.counted = Some(counted);
+        }
+        self
+    }
+
+    /// Keeps the connection busy until a streamed body has ended or was let go.
+    pub fn keeping(mut self, busy: Busy) -> Self {
+        if let Body::Stream(stream) = &mut self {
+            stream.busy = Some(busy);
         }
         self
     }

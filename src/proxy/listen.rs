@@ -6,7 +6,7 @@
 //! - from the moment the process leaves, every reply asks the peer to close its connection
 //! - elsewhere: what a request means (`inbound`, `outbound`)
 
-use super::body::Body;
+use super::body::{Body, Busy};
 use crate::lifecycle::{Observer, Phase};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response};
@@ -107,12 +107,11 @@ async fn serve<S: Serve>(
     let io = HeadTimer::new(tcp, busy.clone(), limits.header_timeout);
     let phase = lifecycle.clone();
     let answer = service_fn(move |request| {
-        busy.store(true, Ordering::Relaxed);
-        let (busy, phase) = (busy.clone(), phase.clone());
+        let (busy, phase) = (Busy::new(busy.clone()), phase.clone());
         let answer = service.clone().serve(request, peer);
         async move {
-            let mut response = answer.await;
-            busy.store(false, Ordering::Relaxed);
+            // A stream may begin to answer long before the request's body has come.
+            let mut response = answer.await.map(|body| body.keeping(busy));
             if phase.phase().closes_connections() {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);

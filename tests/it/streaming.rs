@@ -9,9 +9,9 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, interval};
 
 /// How late an event may reach its reader.
 const AT_ONCE: Duration = Duration::from_millis(200);
@@ -36,6 +36,20 @@ async fn an_upload_of_200_mb_passes_in_little_memory() {
     assert_eq!(reply.text().await.unwrap(), UPLOAD.to_string());
     eprintln!("200 MB took {:?}", began.elapsed());
     pipe.used_little_memory();
+}
+
+#[tokio::test]
+async fn a_talk_is_not_taken_for_a_head_that_does_not_come() {
+    let pipe = Pipe::start(|setup| setup.set("limits.header_timeout", "300ms")).await;
+    let talk = Talk {
+        left: 10,
+        pace: interval(Duration::from_millis(100)),
+    };
+    let upload = streaming_client()
+        .post(pipe.url("/echo"))
+        .body(reqwest::Body::wrap(talk));
+    let reply = upload.send().await.unwrap().error_for_status().unwrap();
+    assert_eq!(reply.text().await.unwrap(), "word ".repeat(10));
 }
 
 #[tokio::test]
@@ -120,7 +134,7 @@ impl Pipe {
         let callee = Sidecar::named("fraud")
             .application(&streamer.url())
             .contract(patient_contract(), "POST", ROUTE)
-            .set("inbound.passthrough", vec!["/events", "/upload"])
+            .set("inbound.passthrough", vec!["/events", "/upload", "/echo"])
             .consul(&consul.address());
         let caller = Sidecar::named("payment").consul(&consul.address());
         let (callee, caller) = tokio::join!(change(callee).start(), change(caller).start());
@@ -166,5 +180,28 @@ impl Body for Zeros {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left as u64)
+    }
+}
+
+/// A body of words, one each pace.
+struct Talk {
+    left: u32,
+    pace: Interval,
+}
+
+impl Body for Talk {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        ready!(self.pace.poll_tick(context));
+        self.left -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"word ")))))
     }
 }

@@ -1,7 +1,8 @@
 //! An application that streams: events at a pace, uploads that are counted and let go.
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Either, Full};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,7 +24,8 @@ use tokio::time::{Instant, Interval, interval};
 ///
 /// `GET /events?count=N&every_ms=M` sends so many events at that pace, each telling when it was
 /// sent; past `count` with `&then=silence` it sends nothing more and does not end.
-/// `POST /upload` answers with the number of bytes it was sent.
+/// `POST /upload` answers with the number of bytes it was sent, `POST /echo` with the bytes
+/// themselves, each as it comes.
 pub struct Streamer {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -101,17 +103,20 @@ async fn serve(stream: TcpStream, seen: Arc<Seen>) {
 async fn respond(
     request: Request<Incoming>,
     seen: &Arc<Seen>,
-) -> Response<Either<Full<Bytes>, Events>> {
+) -> Response<UnsyncBoxBody<Bytes, hyper::Error>> {
     let whole = |status: u16, text: String| {
-        let body = Either::Left(Full::from(text));
-        Response::builder().status(status).body(body).unwrap()
+        let body = Full::from(text).map_err(|never| match never {});
+        let response = Response::builder().status(status);
+        response.body(body.boxed_unsync()).unwrap()
     };
     match request.uri().path() {
         "/events" => {
             let events = Events::asked(request.uri().query().unwrap_or(""), Arc::clone(seen));
             let response = Response::builder().header("content-type", "text/event-stream");
-            response.body(Either::Right(events)).unwrap()
+            let events = events.map_err(|never| match never {});
+            response.body(events.boxed_unsync()).unwrap()
         }
+        "/echo" => Response::new(request.into_body().boxed_unsync()),
         "/upload" => {
             let (mut body, mut received) = (request.into_body(), 0);
             while let Some(Ok(frame)) = body.frame().await {
