@@ -25,6 +25,7 @@ def assess(order):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # a reply leaves in one piece
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -548,7 +548,7 @@ impl Registrar {
         if self.standing.borrow().takes_calls() {
             self.show_standing(Standing {
                 state: Admission::Draining,
-                reason: "the sidecar is stopping".to_owned(),
+                reason: "the sidecar is leaving".to_owned(),
             });
         }
         if self.state.collided || !self.state.was_registered {
@@ -563,6 +563,9 @@ impl Registrar {
                 "not deregistered; Consul drops the service 10 minutes after its check turns"
             ),
         }
-        self.record.send_modify(|record| record.registered = false);
+        self.record.send_modify(|record| {
+            record.registered = false;
+            record.trouble = Some("deregistered: the sidecar is leaving".to_owned());
+        });
     }
 }

@@ -109,10 +109,11 @@ pub async fn collect(settings: Settings) -> Result<(), Error> {
     signals.until_stopped(collector.run()).await
 }
 
-/// Serves an empty registry until it is told to stop; for laptops and tests.
-pub async fn dev_registry(address: SocketAddr) -> Result<(), Error> {
+/// Serves an empty registry until it is told to stop; for laptops and tests. `said` hears where.
+pub async fn dev_registry(address: SocketAddr, said: impl FnOnce(SocketAddr)) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let listener = sockets::bind("--listen", address).await?;
+    said(listener.local_addr().unwrap_or(address));
     let process = Stoppable::new(|stop| async {
         let served = devregistry::serve(listener, stop).await;
         served.map_err(|error| Error::Client(Box::new(error)))

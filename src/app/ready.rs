@@ -87,7 +87,7 @@ impl Readiness {
 
     fn admission(&self) -> Check {
         if self.lifecycle.phase() >= Phase::Leaving {
-            return fails("admission", "the sidecar is stopping");
+            return fails("admission", "the sidecar is leaving");
         }
         for (id, standing, _) in &self.contracts {
             let standing = standing.borrow();

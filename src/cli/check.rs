@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::app;
 use crate::config::{self, Application, Role, Settings, Upstream};
 use crate::consul;
-use crate::contract::{Profile, lint};
+use crate::contract::{Contract, Profile, lint};
 
 use super::exit::{Exit, Failure, chain};
 use super::output::{self, Palette, Tone};
@@ -93,7 +93,7 @@ pub(super) fn check(config: ConfigArgs, output: OutputArgs) -> Result<Exit, Fail
             folders(&mut found, &settings, is_sidecar, is_collector);
             contracts(&mut found, &settings.application);
             client::block_on(async {
-                consul(&mut found, &settings.consul).await;
+                consul(&mut found, &settings).await;
                 if is_sidecar {
                     application(&mut found, &settings.application).await;
                 }
@@ -258,8 +258,18 @@ fn contracts(found: &mut Findings, application: &Application) {
     }
 }
 
+/// The ids of the contracts that can be read; the others have findings of their own.
+fn ids(application: &Application) -> Vec<String> {
+    let read = |file: &PathBuf| Contract::from_slice(&std::fs::read(file).ok()?).ok();
+    let contracts = application.contracts.iter().filter_map(|c| read(&c.file));
+    contracts.map(|contract| contract.id.to_string()).collect()
+}
+
 /// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.
-async fn consul(found: &mut Findings, settings: &config::Consul) {
+async fn consul(found: &mut Findings, settings: &Settings) {
+    let advertises = settings.inbound.advertise.host.is_some();
+    let contracts = ids(&settings.application);
+    let settings = &settings.consul;
     let client = match consul::Client::new(app::consul_config(settings), Arc::new(|_, _, _| {})) {
         Ok(client) => client,
         Err(error) => return found.problem("consul", chain(&error)),
@@ -280,6 +290,7 @@ async fn consul(found: &mut Findings, settings: &config::Consul) {
     }
     match client.node_address().await {
         Ok(Some(_)) => {}
+        Ok(None) if advertises => {}
         Ok(None) => found.warning(
             "consul",
             "the token may not read the agent (agent:read); inbound.advertise must name the host",
@@ -287,9 +298,12 @@ async fn consul(found: &mut Findings, settings: &config::Consul) {
         Err(error) => found.problem("consul", chain(&error)),
     }
     let poll = consul::Poll::NOW;
-    let key = client.layout().index("");
-    if let Err(error) = client.kv_keys(&key, poll).await {
-        found.problem("consul", format!("reading KV {key}: {}", chain(&error)));
+    // A sidecar reads below its contracts' own keys before it publishes there.
+    for id in &contracts {
+        let key = client.layout().version(id);
+        if let Err(error) = client.kv_get(&key, poll).await {
+            found.problem("consul", format!("reading KV {key}: {}", chain(&error)));
+        }
     }
     if let Err(error) = client
         .health(&client.layout().service("hermes-collector"), poll)

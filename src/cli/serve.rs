@@ -45,7 +45,13 @@ pub(super) fn collector(config: ConfigArgs) -> Result<Exit, Failure> {
 }
 
 pub(super) fn dev_registry(args: DevRegistryArgs) -> Result<Exit, Failure> {
-    carry(async { ended(app::dev_registry(args.listen).await) })
+    let said = |address| {
+        output::talk(&format!(
+            "an in-memory stand-in for Consul, for laptops and tests, at http://{address}; \
+             nothing in it survives"
+        ));
+    };
+    carry(async { ended(app::dev_registry(args.listen, said).await) })
 }
 
 pub(super) fn demo(args: DemoArgs) -> Result<Exit, Failure> {

@@ -220,7 +220,7 @@ fn write_attempt(text: &mut String, step: &Step, attempt: &Attempt, pad: &str, p
     if attempt.agent != step.agent && !attempt.agent.is_empty() {
         head.push_str(&format!(" by {}", plain(&attempt.agent)));
     }
-    if let Some(instance) = &attempt.instance {
+    if let Some(instance) = attempt.instance.as_deref().filter(|i| !i.is_empty()) {
         head.push_str(&format!(" at {}", plain(instance)));
     }
     if let Some(duration) = attempt.duration_ms {

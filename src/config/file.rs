@@ -185,7 +185,10 @@ pub(super) fn unknown(path: &str) -> String {
         None => {
             let mut known: Vec<&str> = keys::children(section).collect();
             known.dedup();
-            format!("no such {what}; known here: {}", known.join(", "))
+            match known.as_slice() {
+                [] => format!("no such {what}"),
+                known => format!("no such {what}; known here: {}", known.join(", ")),
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Step {
 pub enum Parent {
     /// The step that makes the call.
     Step(Arc<Step>),
-    /// One of several steps of the task the call belongs to: the task is known, the parent not.
+    /// Of several steps of the task, the one with the latest deadline: the parent is not known.
     Task(Arc<Step>),
     /// The call begins a task of its own, or joins one that is not served here.
     None,
@@ -166,8 +166,11 @@ impl Active {
         match (steps.iter().find(named), steps.as_slice()) {
             (Some(step), _) => Parent::Step(step.clone()),
             (None, [only]) => Parent::Step(only.clone()),
-            (None, [first, ..]) => Parent::Task(first.clone()),
-            (None, []) => Parent::None,
+            // Which of them calls is not known, so none may cut the call short with its own end.
+            (None, several) => match several.iter().max_by_key(|step| step.deadline) {
+                Some(step) => Parent::Task(step.clone()),
+                None => Parent::None,
+            },
         }
     }
 

@@ -48,7 +48,6 @@ impl Outbound {
         own.requester
             .get_or_insert_with(|| self.config.application.clone());
         let heritage = Heritage {
-            // Members of one task share one deadline, whichever of them makes the call.
             deadline: step.map(|step| step.deadline),
             parent,
             minted,
