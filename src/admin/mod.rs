@@ -29,7 +29,7 @@ pub struct Check {
 /// What the process may be told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Leave Consul and take no new inbound calls; the process stays.
+    /// Leave Consul; who comes all the same is served, and the process stays.
     Drain,
     /// Stop as at SIGTERM.
     Quit,
