@@ -103,6 +103,7 @@ impl Prober {
             match self.ask().await {
                 Ok(versions) => {
                     failures = 0;
+                    eager.reset();
                     self.show(Health::Well(versions));
                 }
                 Err(error) => {
