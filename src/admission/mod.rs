@@ -9,12 +9,15 @@
 
 mod beacon;
 mod health;
+mod judge;
 mod publication;
 mod registrar;
+mod registration;
 mod standing;
 
 pub use beacon::{Beacon, shine};
 pub use health::{Config as HealthConfig, Health, Prober};
+pub use judge::Judge;
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};
 

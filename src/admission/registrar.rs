@@ -5,21 +5,20 @@
 //! - another process under our id (its boot differs after we registered) ends our writing
 //! - on leaving, only what is still ours is deregistered
 
-use super::health::{Health, Versions};
 use super::publication;
-use super::standing::{BEAT, DEREGISTER_AFTER, Standing, TTL};
+use super::standing::BEAT;
 use super::{Config, Ours};
 use crate::backoff::Backoff;
-use crate::consul::{Check, CheckKind, CheckStatus, Client, Poll, Registered, Registration};
+use crate::consul::{CheckStatus, Client, Poll, Registered, Registration};
 use crate::lifecycle::{Observer, Phase};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
-use crate::telemetry::metrics::{Admission, AdmissionStep, Sidecar};
-use std::collections::BTreeMap;
+use crate::telemetry::metrics::{Admission, Sidecar};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 /// How often our entry is looked for in the catalogue, where others see it.
 const CATALOGUE: Duration = Duration::from_secs(60);
@@ -41,13 +40,10 @@ pub struct Record {
 pub struct Registrar {
     config: Arc<Config>,
     ours: Ours,
-    /// All versions this sidecar serves: a bare health version must be one of them.
-    versions: Vec<semver::Version>,
     client: Client,
     metrics: Arc<Sidecar>,
-    health: watch::Receiver<Health>,
     lifecycle: Observer,
-    standing: watch::Sender<Standing>,
+    standing: super::Reader,
     record: watch::Sender<Record>,
     state: State,
 }
@@ -56,104 +52,118 @@ pub struct Registrar {
 #[derive(Default)]
 struct State {
     registered: bool,
+    /// Asked for at least once, so that there may be something to take back.
+    was_asked_for: bool,
     /// It was registered at least once: a further time is a repair.
     was_registered: bool,
     /// The check's last known status.
     passing: bool,
     collided: bool,
     address: Option<String>,
+    /// The address in Consul is a guess; our own entry will tell the node's.
+    is_guessed: bool,
     hash: Option<String>,
 }
 
 /// What woke the worker.
 enum Event {
     Beat,
-    Health,
+    Standing,
     Watched(Option<Registered>),
     WatchFailed,
     Catalogue,
-    Leaving,
+}
+
+/// When to do what.
+struct Clock {
+    beat: Interval,
+    catalogue: Interval,
+    retry: Backoff,
+    /// No try to register before this.
+    again: Instant,
+    /// One poll of our registration. A poll given up keeps its slot in the agent until its wait
+    /// ends, so one runs out before the next is sent, whatever else happens meanwhile.
+    watching: Pin<Box<dyn Future<Output = Event> + Send>>,
 }
 
 impl Registrar {
-    /// Makes the worker and the values it keeps up to date.
+    /// Makes the worker and the value it keeps up to date.
     pub fn new(
         config: Arc<Config>,
         ours: Ours,
-        versions: Vec<semver::Version>,
         client: Client,
         metrics: Arc<Sidecar>,
-        health: watch::Receiver<Health>,
+        standing: super::Reader,
         lifecycle: Observer,
-    ) -> (Self, super::Reader, watch::Receiver<Record>) {
-        let (standing, reader) = watch::channel(Standing::starting());
+    ) -> (Self, watch::Receiver<Record>) {
         let (record, records) = watch::channel(Record::default());
-        metrics.admission(Admission::Starting);
         let registrar = Self {
             config,
             ours,
-            versions,
             client,
             metrics,
-            health,
             lifecycle,
             standing,
             record,
             state: State::default(),
         };
-        (registrar, reader, records)
+        (registrar, records)
     }
 
     /// Runs until the process leaves, then deregisters.
     pub async fn run(mut self) {
         let mut beat = tokio::time::interval(BEAT);
-        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut catalogue = tokio::time::interval_at(Instant::now() + CATALOGUE, CATALOGUE);
-        let mut retry = Backoff::new(Duration::from_millis(500), BEAT);
-        let mut again = Instant::now();
-        // A poll given up keeps its slot in the agent until its wait ends, so one poll runs out
-        // before the next is sent, whatever else happens meanwhile.
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let _slot = self.client.budget().take();
-        let mut watching = Box::pin(self.watch());
-        self.judge();
+        let mut clock = Clock {
+            beat,
+            catalogue: tokio::time::interval_at(Instant::now() + CATALOGUE, CATALOGUE),
+            retry: Backoff::new(Duration::from_millis(500), BEAT),
+            again: Instant::now(),
+            watching: Box::pin(self.watch()),
+        };
+        let mut leaving = self.lifecycle.clone();
+        // Whatever Consul keeps us waiting for is let go when the process leaves.
+        tokio::select! {
+            () = leaving.reached(Phase::Leaving) => {}
+            () = self.keep(&mut clock) => {}
+        }
+        self.leave().await;
+    }
+
+    async fn keep(&mut self, clock: &mut Clock) {
         loop {
-            let adrift = !self.state.registered && !self.state.collided;
-            if adrift && Instant::now() >= again {
+            if self.is_adrift() && Instant::now() >= clock.again {
                 match self.establish().await {
-                    Ok(()) => retry.reset(),
+                    Ok(()) => clock.retry.reset(),
                     Err(permanent) => {
-                        let wait = retry.next_wait().max(Duration::from_millis(200));
+                        let wait = clock.retry.next_wait().max(Duration::from_millis(200));
                         // What only a person can change is asked for slowly.
-                        again = Instant::now() + if permanent { CATALOGUE / 2 } else { wait };
+                        let wait = if permanent { CATALOGUE / 2 } else { wait };
+                        clock.again = Instant::now() + wait;
                     }
                 }
             }
-            let adrift = !self.state.registered && !self.state.collided;
             let event = tokio::select! {
-                () = Self::leaving(self.lifecycle.clone()) => Event::Leaving,
-                changed = self.health.changed() => match changed {
-                    Ok(()) => Event::Health,
-                    Err(_prober_is_gone) => Event::Leaving,
+                changed = self.standing.changed() => match changed {
+                    Ok(()) => Event::Standing,
+                    Err(_judge_is_gone) => return,
                 },
-                () = tokio::time::sleep_until(again), if adrift => continue,
-                _ = beat.tick() => Event::Beat,
-                _ = catalogue.tick() => Event::Catalogue,
-                watched = watching.as_mut(), if self.state.registered => watched,
+                () = tokio::time::sleep_until(clock.again), if self.is_adrift() => continue,
+                _ = clock.beat.tick() => Event::Beat,
+                _ = clock.catalogue.tick() => Event::Catalogue,
+                watched = clock.watching.as_mut(), if self.state.registered => watched,
             };
-            if matches!(event, Event::Leaving) {
-                self.leave().await;
-                return;
-            }
             let watched = matches!(event, Event::Watched(_) | Event::WatchFailed);
             self.react(event).await;
             if watched {
-                watching.set(self.watch());
+                clock.watching = Box::pin(self.watch());
             }
         }
     }
 
-    async fn leaving(mut lifecycle: Observer) {
-        lifecycle.reached(Phase::Leaving).await;
+    fn is_adrift(&self) -> bool {
+        !self.state.registered && !self.state.collided
     }
 
     /// Watches our registration at the local agent; needs no leader and wakes at once.
@@ -174,91 +184,24 @@ impl Registrar {
 
     async fn react(&mut self, event: Event) {
         match event {
-            Event::Beat => self.beat().await,
-            Event::Health => {
-                self.judge();
+            Event::Beat => {
                 self.beat().await;
+                self.look_up_address().await;
             }
+            Event::Standing => self.beat().await,
             Event::Watched(None) => self.lost("the agent no longer knows the service"),
             Event::Watched(Some(there)) => self.compare(&there),
             Event::Catalogue => self.look_into_catalogue().await,
-            Event::WatchFailed | Event::Leaving => {}
+            Event::WatchFailed => {}
         }
     }
 
     fn id(&self) -> String {
-        let name = self
-            .client
-            .layout()
-            .service(self.ours.contract.contract.id.as_str());
-        format!("{name}-{}", self.config.instance)
+        self.config.id(&self.ours, self.client.layout())
     }
 
     fn check_id(&self) -> String {
         format!("{}:ttl", self.id())
-    }
-
-    /// Judges the application's health into this contract's standing.
-    fn judge(&mut self) {
-        let health = self.health.borrow_and_update().clone();
-        let before = self.standing.borrow().state;
-        let standing = match &health {
-            Health::Unknown => Standing::starting(),
-            Health::Ill { reason } => self.not_well(before, reason.clone()),
-            Health::Well(versions) => match self.version_trouble(versions) {
-                None => Standing {
-                    state: Admission::Admitted,
-                    reason: String::new(),
-                },
-                Some(reason) => self.not_well(before, reason),
-            },
-        };
-        if !matches!(health, Health::Unknown) {
-            let passed = standing.state == Admission::Admitted;
-            self.metrics.admission_step(AdmissionStep::Health, passed);
-        }
-        self.show_standing(standing);
-    }
-
-    fn not_well(&self, before: Admission, reason: String) -> Standing {
-        let was_admitted = matches!(before, Admission::Admitted | Admission::Unhealthy);
-        Standing {
-            state: if was_admitted {
-                Admission::Unhealthy
-            } else {
-                Admission::Admitting
-            },
-            reason,
-        }
-    }
-
-    fn version_trouble(&self, versions: &Versions) -> Option<String> {
-        let contract = &self.ours.contract.contract;
-        let id = contract.id.as_str();
-        if self.config.require_version && !versions.speaks_of(id) {
-            return Some(
-                "the health reply names no version, which require_version asks for".to_owned(),
-            );
-        }
-        let said = versions.conflict(id, &contract.version, &self.versions)?;
-        let version = &contract.version;
-        Some(format!(
-            "the application says it runs {said}, the contract is {version}"
-        ))
-    }
-
-    fn show_standing(&self, standing: Standing) {
-        self.metrics.admission(standing.state);
-        let contract = self.ours.contract.contract.id.as_str();
-        self.standing.send_if_modified(|present| {
-            let changed = *present != standing;
-            if present.state != standing.state {
-                let (state, reason) = (standing.state.as_str(), standing.reason.as_str());
-                tracing::info!(contract, state, reason, "admission");
-            }
-            *present = standing;
-            changed
-        });
     }
 
     fn status(&self) -> CheckStatus {
@@ -290,6 +233,7 @@ impl Registrar {
     async fn register(&mut self) -> Result<(), crate::consul::Error> {
         let address = self.address().await;
         let registration = self.registration(address);
+        self.state.was_asked_for = true;
         self.client.register(&registration).await?;
         let again = std::mem::replace(&mut self.state.was_registered, true);
         if again {
@@ -305,84 +249,14 @@ impl Registrar {
     }
 
     fn registration(&self, address: String) -> Registration {
-        let contract = &self.ours.contract.contract;
-        let mut tags = vec!["hermes".to_owned()];
-        if !self.config.team.is_empty() {
-            tags.push(format!("team-{}", self.config.team));
-        }
-        for tag in contract.tags.iter().chain(&self.config.tags) {
-            if !tags.contains(tag) {
-                tags.push(tag.clone());
-            }
-        }
         let status = if self.state.was_registered && self.state.passing {
             CheckStatus::Passing
         } else {
             CheckStatus::Critical
         };
-        let checks = self.checks(status, &address);
-        Registration {
-            id: self.id(),
-            name: self.client.layout().service(contract.id.as_str()),
-            address,
-            port: self.config.advertise_port,
-            tags,
-            weight: self.config.weight,
-            meta: self.meta(),
-            checks,
-        }
-    }
-
-    fn meta(&self) -> BTreeMap<String, String> {
-        let contract = &self.ours.contract.contract;
-        let config = &self.config;
-        let limit = contract.constraints.max_concurrent.to_string();
-        [
-            ("hermes_version", contract.version.to_string()),
-            ("hermes_digest", self.ours.contract.digest.to_string()),
-            ("hermes_route", self.ours.route.clone()),
-            ("hermes_app", config.application.clone()),
-            ("hermes_region", config.region.clone()),
-            ("hermes_team", config.team.clone()),
-            ("hermes_max_concurrent", limit),
-            ("hermes_proto", "http".to_owned()),
-            ("hermes_boot", config.boot.clone()),
-            ("hermes_admin", config.admin.clone()),
-            ("hermes_kid", String::new()),
-        ]
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value))
-        .collect()
-    }
-
-    fn checks(&self, status: CheckStatus, host: &str) -> Vec<Check> {
-        let contract = self.ours.contract.contract.id.as_str();
-        let mut checks = vec![Check {
-            id: self.check_id(),
-            name: format!("{contract} admitted and well"),
-            kind: CheckKind::Ttl(TTL),
-            status,
-            deregister_after: Some(DEREGISTER_AFTER),
-        }];
-        if self.config.http_check {
-            let host = match host.contains(':') {
-                true => format!("[{host}]"),
-                false => host.to_owned(),
-            };
-            let port = self.config.advertise_port;
-            checks.push(Check {
-                id: format!("{}:http", self.id()),
-                name: format!("{contract} heartbeat"),
-                kind: CheckKind::Http {
-                    url: format!("http://{host}:{port}/hermes/heartbeat?agent={contract}"),
-                    interval: Duration::from_secs(10),
-                    timeout: Duration::from_secs(5),
-                },
-                status,
-                deregister_after: Some(DEREGISTER_AFTER),
-            });
-        }
-        checks
+        let layout = self.client.layout();
+        self.config
+            .registration(&self.ours, layout, address, status)
     }
 
     /// The address others reach us at: configured, bound, or the node's own; never empty.
@@ -407,7 +281,24 @@ impl Registrar {
                 self.state.address = Some(address.clone());
                 address
             }
-            None => "127.0.0.1".to_owned(),
+            None => {
+                self.state.is_guessed = true;
+                "127.0.0.1".to_owned()
+            }
+        }
+    }
+
+    /// Replaces a guessed address once our own entry shows the node's.
+    async fn look_up_address(&mut self) {
+        if !self.state.is_guessed || !self.state.registered {
+            return;
+        }
+        if let Some(address) = self.address_of_own_entry().await {
+            self.state.is_guessed = false;
+            if address != "127.0.0.1" {
+                self.state.address = Some(address);
+                self.lost("the node's address is known now");
+            }
         }
     }
 
@@ -544,14 +435,7 @@ impl Registrar {
 
     /// Takes ourselves out of Consul; callers hear of it while we still serve.
     async fn leave(&mut self) {
-        // What was never admitted took no calls and shall take none now.
-        if self.standing.borrow().takes_calls() {
-            self.show_standing(Standing {
-                state: Admission::Draining,
-                reason: "the sidecar is leaving".to_owned(),
-            });
-        }
-        if self.state.collided || !self.state.was_registered {
+        if self.state.collided || !self.state.was_asked_for {
             return;
         }
         let id = self.id();

@@ -7,7 +7,7 @@ use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
 use super::{Error, compose};
 use crate::admin::{self, Command};
-use crate::admission::{self, HealthConfig, Ours, Prober, Registrar};
+use crate::admission::{self, HealthConfig, Judge, Ours, Prober, Registrar, Standing};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome, Poll};
 use crate::contract::watch::Directory;
@@ -184,19 +184,29 @@ impl Builder {
             .collect();
         let mut served = Vec::with_capacity(ours.len());
         for (at, ours) in ours.into_iter().enumerate() {
-            let (registrar, standing, record) = Registrar::new(
+            let (standing, reader) = watch::channel(Standing::starting());
+            let judge = Judge {
+                config: admission.clone(),
+                ours: ours.clone(),
+                versions: versions.clone(),
+                metrics: self.metrics.clone(),
+                health: health.clone(),
+                lifecycle: self.phase.clone(),
+                standing,
+            };
+            self.start_until_leaving("judge", judge.run());
+            let (registrar, record) = Registrar::new(
                 admission.clone(),
                 ours.clone(),
-                versions.clone(),
                 self.client.clone(),
                 self.metrics.clone(),
-                health.clone(),
+                reader.clone(),
                 self.phase.clone(),
             );
             let id = ours.contract.contract.id.to_string();
-            readiness.contracts.push((id, standing.clone(), record));
+            readiness.contracts.push((id, reader.clone(), record));
             self.start_until_leaving("registrar", registrar.run());
-            served.push(self.served(at, &ours, standing));
+            served.push(self.served(at, &ours, reader));
         }
         let config = compose::inbound(&self.settings, &self.boot, served);
         let upstream = Upstream::new(

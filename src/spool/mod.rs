@@ -34,6 +34,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const DEAD_LETTERS: u64 = 100_000;
 const DEAD_LETTER_BYTES: u64 = 8 << 10;
 
+/// What is kept of the reason why a report was refused, in characters.
+const LONGEST_REASON: usize = 500;
+
 /// Reports that are expired in one transaction.
 const EXPIRED_AT_ONCE: usize = 1_000;
 
@@ -206,8 +209,14 @@ impl Spool {
     }
 
     /// Moves rows that were refused for good to the dead letters.
-    pub async fn park(&self, rows: Vec<(Claimed, String)>) -> Result<(), StoreError> {
+    pub async fn park(&self, mut rows: Vec<(Claimed, String)>) -> Result<(), StoreError> {
         let most = self.dead_letters();
+        for (_, reason) in &mut rows {
+            // Reasons come from the collector; the quota counts on their being short.
+            if let Some((end, _)) = reason.char_indices().nth(LONGEST_REASON) {
+                reason.truncate(end);
+            }
+        }
         self.change(
             move |connection| {
                 let gone = table::park(connection, &rows, Timestamp::now())?;

@@ -27,7 +27,7 @@ use arc_swap::ArcSwap;
 use members::{Members, Reading};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -64,7 +64,8 @@ pub struct Directory {
 pub struct Agent {
     pub id: ContractId,
     name: Arc<str>,
-    pub meters: Arc<metrics::Contract>,
+    meters: OnceLock<Arc<metrics::Contract>>,
+    unknown: Arc<metrics::Contract>,
     view: ArcSwap<View>,
     /// True once Consul has answered, or a last known good set is there.
     settled: watch::Receiver<bool>,
@@ -221,7 +222,8 @@ impl Directory {
         let (seen, watching) = self.client.watch_health(&service, Options::URGENT);
         let (settle, settled) = watch::channel(false);
         let agent = Arc::new(Agent {
-            meters: self.metrics.contract(Direction::Outbound, &name),
+            meters: OnceLock::new(),
+            unknown: self.metrics.contract(Direction::Outbound, metrics::UNKNOWN),
             view: ArcSwap::default(),
             settled,
             asked_at: Instant::now(),
@@ -255,10 +257,24 @@ impl Directory {
     fn let_go(&self, agent: &Agent) {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.remove(&agent.name);
+        drop(agents);
+        // Should Consul be away at the next use, what was known now is still worth something.
+        let offers = &agent.view().offers;
+        let instances: Vec<_> = offers.iter().map(|offer| offer.instance.clone()).collect();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if !instances.is_empty() && known.len() < MOST_AGENTS {
+            known.insert(agent.name.clone(), instances);
+        }
     }
 }
 
 impl Agent {
+    /// Returns its series; a name that nobody serves has none of its own, or misspelt names would
+    /// use up the places of real contracts.
+    pub fn meters(&self) -> &Arc<metrics::Contract> {
+        self.meters.get().unwrap_or(&self.unknown)
+    }
+
     /// Returns the present snapshot.
     pub fn view(&self) -> arc_swap::Guard<Arc<View>> {
         self.view.load()
@@ -416,6 +432,11 @@ impl Follower {
             known::keep(state, &self.agent.name, &view);
         }
         let settled = answered || !view.offers.is_empty();
+        if !view.offers.is_empty() {
+            let metrics = &self.directory.metrics;
+            let resolve = || metrics.contract(Direction::Outbound, &self.agent.name);
+            self.agent.meters.get_or_init(resolve);
+        }
         self.agent.view.store(Arc::new(view));
         if settled {
             self.settle.send_replace(true);

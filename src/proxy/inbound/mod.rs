@@ -33,9 +33,6 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// The label of requests that belong to no contract.
-pub const UNKNOWN: &str = "_unknown";
-
 /// A contract that this sidecar serves.
 #[derive(Debug)]
 pub struct Served {
@@ -136,7 +133,9 @@ impl Inbound {
         keeper: Keeper,
     ) -> Self {
         Self {
-            meters: recorder.metrics.contract(Direction::Inbound, UNKNOWN),
+            meters: recorder
+                .metrics
+                .contract(Direction::Inbound, metrics::UNKNOWN),
             config,
             recorder,
             upstream,

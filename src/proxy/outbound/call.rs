@@ -165,12 +165,12 @@ impl Call {
         }
         attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
         attempt.advance(State::Dispatched);
-        self.found.meters.attempted(AttemptKind::First);
+        self.found.meters().attempted(AttemptKind::First);
         let request = self.request(&plan, head, input, digest);
         let started = Instant::now();
         let answered = self.ask(attempt, &plan, request).await;
         let timeout = plan.offer.contract.contract.constraints.timeout;
-        self.found.meters.timeout_used(started.elapsed(), timeout);
+        self.found.meters().timeout_used(started.elapsed(), timeout);
         self.judge(attempt, &plan, answered?)
     }
 
@@ -234,7 +234,7 @@ impl Call {
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
-            meters: &self.found.meters,
+            meters: self.found.meters(),
             metrics,
         }
         .run(body);
@@ -358,7 +358,7 @@ impl Call {
 
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
-        self.found.meters.ended(end, status, took);
+        self.found.meters().ended(end, status, took);
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }

@@ -74,7 +74,7 @@ impl Outbound {
             .map_err(|foreign| Trouble::new(Problem::Forbidden, foreign.to_string()))?;
         let fits = |offer: &&Offer| misfit(&query, offer, agent).is_none();
         let fitting = || view.offers.iter().filter(fits);
-        found.meters.candidates(fitting().count());
+        found.meters().candidates(fitting().count());
         let ranked = fitting().map(|offer| (&*offer.instance.id, offer.instance.weight));
         match route::best(key, ranked).and_then(|at| fitting().nth(at)) {
             Some(offer) => Ok(offer.clone()),

@@ -11,7 +11,6 @@ use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
 use super::head;
-use super::inbound::UNKNOWN;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
 use super::listen::Serve;
@@ -77,7 +76,9 @@ impl Outbound {
         keeper: Keeper,
     ) -> Self {
         Self {
-            meters: recorder.metrics.contract(Direction::Outbound, UNKNOWN),
+            meters: recorder
+                .metrics
+                .contract(Direction::Outbound, metrics::UNKNOWN),
             config,
             recorder,
             directory,

@@ -10,6 +10,8 @@ use std::time::Duration;
 /// How many contracts have series of their own, per direction; the rest share `_other`.
 const MOST_CONTRACTS: usize = 64;
 const OTHER: &str = "_other";
+/// The label of what belongs to no contract that is known.
+pub const UNKNOWN: &str = "_unknown";
 const CODES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "none"];
 const ENDS: [State; 4] = [
     State::Completed,

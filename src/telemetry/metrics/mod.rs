@@ -19,7 +19,7 @@ mod standing;
 mod tasks;
 
 pub use collector::{Collector, Received};
-pub use contract::{AttemptKind, Contract, Direction, Side, Validation};
+pub use contract::{AttemptKind, Contract, Direction, Side, UNKNOWN, Validation};
 pub use proxy::Phase;
 pub use sidecar::Sidecar;
 pub use spool::SpoolLoss;
