@@ -14,6 +14,10 @@ use tokio_util::task::TaskTracker;
 
 type Call = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
+/// How many calls are carried on at most: a caller that hangs up again and again frees its
+/// connection each time, but not what it began.
+const MOST_CARRIED: usize = 10_000;
+
 /// Who carries on the calls whose connection has gone.
 #[derive(Debug, Clone)]
 pub struct Keeper {
@@ -29,9 +33,11 @@ impl Keeper {
 
     fn carry_on(&self, call: Call) {
         let mut phase = self.phase.clone();
-        // Without a runtime, or with a process that stops, the attempt settles itself as
-        // interrupted by being dropped.
-        if phase.phase() >= Phase::Stopping || tokio::runtime::Handle::try_current().is_err() {
+        let is_over = phase.phase() >= Phase::Stopping
+            || self.calls.len() >= MOST_CARRIED
+            || tokio::runtime::Handle::try_current().is_err();
+        // Dropped here, the attempt settles itself as interrupted.
+        if is_over {
             return;
         }
         self.calls.spawn(async move {
