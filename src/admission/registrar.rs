@@ -135,7 +135,11 @@ impl Registrar {
         loop {
             if self.is_adrift() && Instant::now() >= clock.again {
                 match self.establish().await {
-                    Ok(()) => clock.retry.reset(),
+                    Ok(()) => {
+                        clock.retry.reset();
+                        // Two who undo each other's registration do not do it in a tight loop.
+                        clock.again = Instant::now() + WATCH_PAUSE;
+                    }
                     Err(permanent) => {
                         let wait = clock.retry.next_wait().max(Duration::from_millis(200));
                         // What only a person can change is asked for slowly.
@@ -152,7 +156,7 @@ impl Registrar {
                 () = tokio::time::sleep_until(clock.again), if self.is_adrift() => continue,
                 _ = clock.beat.tick() => Event::Beat,
                 _ = clock.catalogue.tick() => Event::Catalogue,
-                watched = clock.watching.as_mut(), if self.state.registered => watched,
+                watched = clock.watching.as_mut(), if self.state.registered || self.state.collided => watched,
             };
             let watched = matches!(event, Event::Watched(_) | Event::WatchFailed);
             self.react(event).await;
@@ -171,9 +175,15 @@ impl Registrar {
         let client = self.client.clone();
         let (id, hash) = (self.id(), self.state.hash.clone());
         async move {
-            // A poll that does not block (no hash yet) must not become a tight loop.
+            let asked = Instant::now();
             match client.service_by_id(&id, hash.as_deref(), HASH_WAIT).await {
-                Ok(watched) => Event::Watched(watched),
+                Ok(watched) => {
+                    // A poll that did not block must not become a tight loop.
+                    if asked.elapsed() < WATCH_PAUSE {
+                        tokio::time::sleep(WATCH_PAUSE).await;
+                    }
+                    Event::Watched(watched)
+                }
                 Err(_logged_by_the_beat) => {
                     tokio::time::sleep(WATCH_PAUSE).await;
                     Event::WatchFailed
@@ -189,7 +199,12 @@ impl Registrar {
                 self.look_up_address().await;
             }
             Event::Standing => self.beat().await,
-            Event::Watched(None) => self.lost("the agent no longer knows the service"),
+            Event::Watched(None) => {
+                if std::mem::take(&mut self.state.collided) {
+                    tracing::info!(id = self.id(), "the other process under this id has gone");
+                }
+                self.lost("the agent no longer knows the service");
+            }
             Event::Watched(Some(there)) => self.compare(&there),
             Event::Catalogue => self.look_into_catalogue().await,
             Event::WatchFailed => {}
@@ -362,12 +377,16 @@ impl Registrar {
     fn compare(&mut self, there: &Registered) {
         let boot = there.meta.get("hermes_boot");
         if boot.is_some_and(|boot| *boot != self.config.boot) {
-            self.state.collided = true;
             let id = self.id();
+            // The other's registration is what is watched now, until it goes.
+            self.state.hash = Some(there.hash.clone());
+            if std::mem::replace(&mut self.state.collided, true) {
+                return;
+            }
             tracing::error!(
                 id,
                 "another process has registered under this id; give one of the two another \
-                 application.instance. This one registers no more"
+                 application.instance. This one registers no more while the other is there"
             );
             let trouble = Some(format!("another process has taken the id {id}"));
             self.record.send_modify(|record| {
@@ -403,6 +422,11 @@ impl Registrar {
         let Ok(answer) = self.client.health(&service, Poll::NOW).await else {
             return;
         };
+        // A body that somebody has deleted would leave new callers without a contract.
+        let by = self.config.application.clone();
+        if let Err(error) = publication::body_and_version(&self.client, &self.ours, &by).await {
+            self.troubled(&error, false);
+        }
         let id = self.id();
         if !answer.value.iter().any(|instance| *instance.id == *id) {
             self.lost("the catalogue does not list the service");

@@ -9,7 +9,20 @@ use std::sync::Arc;
 /// Reads and compiles every contract file; the first with faults ends the start.
 pub fn load(sources: &[ContractSource]) -> Result<Vec<Ours>, Error> {
     let cache = Cache::new();
-    sources.iter().map(|source| read(source, &cache)).collect()
+    let mut loaded: Vec<Ours> = Vec::with_capacity(sources.len());
+    for source in sources {
+        let ours = read(source, &cache)?;
+        let id = &ours.contract.contract.id;
+        // Both would register under one id and undo each other.
+        if loaded.iter().any(|other| other.contract.contract.id == *id) {
+            return Err(Error::ContractTwice {
+                path: source.file.clone(),
+                id: id.to_string(),
+            });
+        }
+        loaded.push(ours);
+    }
+    Ok(loaded)
 }
 
 fn read(source: &ContractSource, cache: &Cache) -> Result<Ours, Error> {

@@ -62,6 +62,8 @@ pub enum Error {
         path: PathBuf,
         problems: Arc<Problems>,
     },
+    #[error("{}: the contract {id} is served already; give it once", path.display())]
+    ContractTwice { path: PathBuf, id: String },
     #[error("read {key} {}", path.display())]
     ReadToken {
         key: &'static str,
@@ -82,6 +84,23 @@ pub enum Error {
     Worker(&'static str),
 }
 
+/// Lets the process have as many open files as the system allows it: the customary soft limit of
+/// 1024 is far below `limits.max_connections`.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!(
+            limit = limit.current,
+            "the limit on open files could not be raised"
+        );
+    }
+}
+
 /// Starts logging as the settings say.
 pub fn start_log(settings: &Settings) -> Result<(), Error> {
     Ok(log::start(&compose::log(&settings.log))?)
@@ -96,6 +115,7 @@ pub fn consul(settings: &Settings) -> Result<crate::consul::Client, Error> {
 /// Runs a sidecar until it is told to stop.
 pub async fn run(settings: Settings) -> Result<(), Error> {
     start_log(&settings)?;
+    raise_open_files();
     let mut signals = Signals::listen()?;
     let sidecar = Sidecar::start(settings).await?;
     signals.until_stopped(sidecar.run()).await
@@ -104,6 +124,7 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
 /// Runs a collector until it is told to stop.
 pub async fn collect(settings: Settings) -> Result<(), Error> {
     start_log(&settings)?;
+    raise_open_files();
     let mut signals = Signals::listen()?;
     let collector = Collector::start(settings).await?;
     signals.until_stopped(collector.run()).await

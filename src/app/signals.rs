@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 /// A process that can be asked to stop: the sender asks, the future ends when it has.
@@ -33,14 +34,21 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
         })
     }
 
     /// Waits for one of them and returns the exit code that stands for it.
     async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.terminate.recv() => 143,
-            _ = self.interrupt.recv() => 130,
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return 143,
+                _ = self.interrupt.recv() => return 130,
+                // A closed terminal or a customary reload must not end a service.
+                _ = self.hangup.recv() => {
+                    tracing::warn!("SIGHUP is ignored: this version has no reload; restart instead");
+                }
+            }
         }
     }
 

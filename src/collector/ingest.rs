@@ -6,7 +6,9 @@
 
 use super::attempt::Told;
 use crate::identity::Digest;
-use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
+use crate::task::{
+    Failure, Id, MOST_ATTEMPTS, Report, Reporter, SlaLevel, State, StateAt, Timestamp,
+};
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -23,9 +25,6 @@ const MOST_REPORTS: usize = 1_000;
 const REPORT_BYTES: usize = 64 << 10;
 const MOST_STATES: usize = 16;
 const NAME_BYTES: usize = 256;
-
-/// The largest attempt number that makes sense; far above every retry rule.
-const MOST_ATTEMPTS: u32 = 1_000;
 
 /// How a body is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The context as one message states it: every field optional, every present field well-formed.
 
 use super::{Path, header, text};
-use crate::task::{Id, SlaLevel};
+use crate::task::{Id, MOST_ATTEMPTS, SlaLevel};
 use http::{HeaderMap, HeaderValue};
 use serde::Deserialize;
 use std::time::Duration;
@@ -291,10 +291,12 @@ fn digits(value: &[u8]) -> Option<u64> {
 
 fn attempt(field: &'static str, value: &[u8]) -> Result<u32, Malformed> {
     let number = digits(value).and_then(|number| u32::try_from(number).ok());
-    number.filter(|number| *number > 0).ok_or(Malformed {
-        field,
-        expected: "a whole number from 1",
-    })
+    number
+        .filter(|number| (1..=MOST_ATTEMPTS).contains(number))
+        .ok_or(Malformed {
+            field,
+            expected: "a whole number from 1 to 1000",
+        })
 }
 
 fn milliseconds(field: &'static str, value: &[u8]) -> Result<Duration, Malformed> {
@@ -403,6 +405,7 @@ mod tests {
             ("hermes-task-id", "", "Hermes-Task-Id"),
             ("hermes-attempt", "0", "Hermes-Attempt"),
             ("hermes-attempt", "+1", "Hermes-Attempt"),
+            ("hermes-attempt", "1001", "Hermes-Attempt"),
             ("hermes-sla-level", "P9", "Hermes-Sla-Level"),
             ("hermes-sla-level", "p0", "Hermes-Sla-Level"),
             ("hermes-deadline-ms", "100ms", "Hermes-Deadline-Ms"),

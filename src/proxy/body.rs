@@ -249,6 +249,18 @@ pub async fn collect(mut body: Incoming, max: usize) -> Result<Bytes, Error> {
     Ok(whole.freeze())
 }
 
+/// Reads what is left of a body and forgets it, at most `max` bytes; says whether it has ended.
+pub async fn discard(mut body: Incoming, max: usize) -> bool {
+    let mut seen = 0;
+    while let Ok(Some(piece)) = next(&mut body).await {
+        seen += piece.len();
+        if seen > max {
+            return false;
+        }
+    }
+    body.is_end_stream()
+}
+
 async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Error> {
     loop {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;

@@ -133,16 +133,16 @@ pub fn wrapper(headers: &mut HeaderMap, body: &[u8]) -> Result<(), Trouble> {
 
 /// Holds a body against the digest its message states, if it states one.
 pub fn digest(headers: &HeaderMap, body: Digest, problem: Problem) -> Result<(), Trouble> {
-    let Some(stated) = headers.get(header::CONTENT_DIGEST) else {
-        return Ok(());
-    };
-    match Digest::from_content_digest(stated.as_bytes()) {
-        Ok(None) => Ok(()),
-        Ok(Some(stated)) if stated == body => Ok(()),
-        Ok(Some(_)) => Err(Trouble::new(
-            problem,
-            "the body is not the one Content-Digest was made for",
-        )),
-        Err(error) => Err(Trouble::new(problem, error.to_string())),
+    for stated in headers.get_all(header::CONTENT_DIGEST) {
+        match Digest::from_content_digest(stated.as_bytes()) {
+            Ok(None) => {}
+            Ok(Some(stated)) if stated == body => {}
+            Ok(Some(_)) => {
+                let detail = "the body is not the one Content-Digest was made for";
+                return Err(Trouble::new(problem, detail));
+            }
+            Err(error) => return Err(Trouble::new(problem, error.to_string())),
+        }
     }
+    Ok(())
 }

@@ -54,6 +54,8 @@ pub enum Failed {
     Cut(#[source] body::Error),
     #[error("the answer is longer than {0} bytes")]
     TooLarge(usize),
+    #[error("the upstream switched protocols unasked")]
+    Switched,
     #[error("no connection before the deadline")]
     LateToConnect,
     #[error("no whole answer before the deadline")]
@@ -82,6 +84,10 @@ impl Failed {
             Failed::Cut(_) => (
                 Problem::UpstreamReset,
                 "the upstream broke off in the middle of its answer".to_owned(),
+            ),
+            Failed::Switched => (
+                Problem::UpstreamReset,
+                "the upstream switched protocols, which nobody had asked for".to_owned(),
             ),
             Failed::TooLarge(max) => (
                 Problem::ReplyTooLarge,
@@ -173,7 +179,7 @@ async fn head(
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Lease), Failed> {
     let request = match lease.send(request).await {
-        Ok(response) => return Ok((response, lease)),
+        Ok(response) => return settled(response, lease),
         Err(Unsent::Broken(error)) => return Err(Failed::Reset(error)),
         Err(Unsent::Whole(request)) => request,
     };
@@ -185,11 +191,22 @@ async fn head(
     }
     let mut lease = upstream.fresh().await.map_err(Failed::Unreachable)?;
     match lease.send(*request).await {
-        Ok(response) => Ok((response, lease)),
+        Ok(response) => settled(response, lease),
         Err(Unsent::Broken(error)) => Err(Failed::Reset(error)),
         Err(Unsent::Whole(_)) => Err(Failed::Unreachable(Error::Closed {
             authority: upstream.authority().to_owned(),
         })),
+    }
+}
+
+/// Refuses a switch of protocols, which nobody asked for: Upgrade is never sent on.
+fn settled(
+    response: Response<Incoming>,
+    lease: Lease,
+) -> Result<(Response<Incoming>, Lease), Failed> {
+    match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => Err(Failed::Switched),
+        _ => Ok((response, lease)),
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::context::header::{IDEMPOTENCY_KEY, PREFIX};
 use crate::task::Id;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
-use http::{HeaderMap, HeaderValue, Version};
+use http::{HeaderMap, HeaderValue, Uri, Version};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -15,7 +15,10 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         for name in named_by_connection(headers) {
-            headers.remove(&name);
+            // A request without Host would be none (RFC 9112 section 3.2).
+            if name != HOST {
+                headers.remove(&name);
+            }
         }
         headers.remove(CONNECTION);
     }
@@ -47,6 +50,29 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .collect()
+}
+
+/// Gives a message one Host: the target's authority where it names one (RFC 9112 section 3.2.2).
+pub fn settle_host(headers: &mut HeaderMap, uri: &Uri) {
+    let authority = uri.authority().map(|authority| authority.as_str());
+    if let Some(host) = authority.and_then(|text| HeaderValue::from_str(text).ok()) {
+        headers.insert(HOST, host);
+    }
+}
+
+/// Leaves an answer the length that its framing has: none beside a transfer coding, and one of
+/// several equal ones (RFC 9112 section 6.3).
+pub fn settle_length(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    let first = headers.get(CONTENT_LENGTH).and_then(|lengths| {
+        let first = lengths.as_bytes().split(|byte| *byte == b',').next()?;
+        HeaderValue::from_bytes(first.trim_ascii()).ok()
+    });
+    if let Some(length) = first {
+        headers.insert(CONTENT_LENGTH, length);
+    }
 }
 
 /// Removes every field of ours, and spellings that some servers fold into them (`hermes_task_id`).

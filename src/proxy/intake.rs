@@ -7,10 +7,14 @@ use super::respond::Trouble;
 use crate::contract::guard;
 use crate::task::Problem;
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
 use hyper::body::Incoming;
 use std::time::Duration;
+
+/// How much of a refused request's body is read and forgotten, and for how long.
+const MOST_DISCARDED: usize = 16 * 1024 * 1024;
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How much a request may bring, and how slowly.
 #[derive(Debug, Clone)]
@@ -78,6 +82,20 @@ impl Source {
             Source::Body(incoming) => limits.read(incoming).await,
         }
     }
+}
+
+/// Lets the body of a refused request go by, so that its sender is there to read the refusal.
+///
+/// A sender that is cut off while it writes often loses the answer (RFC 9112 section 9.6). Who
+/// waits for a 100 has not begun and is not asked to. Returns whether the connection can go on.
+pub async fn turn_away(head: &Parts, incoming: Incoming) -> bool {
+    if head.headers.contains_key(EXPECT) {
+        return false;
+    }
+    let reading = body::discard(incoming, MOST_DISCARDED);
+    tokio::time::timeout(DISCARDED_WITHIN, reading)
+        .await
+        .unwrap_or(false)
 }
 
 fn too_large(max: usize) -> Trouble {

@@ -33,6 +33,7 @@ pub fn request(
     *request.method_mut() = head.method;
     *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
     let mut out = head.headers;
+    headers::settle_host(&mut out, &head.uri);
     headers::strip_hop_by_hop(&mut out);
     headers::strip_context(&mut out);
     out.remove(EXPECT);
@@ -46,6 +47,7 @@ pub fn request(
 pub fn response(mut response: Response<Body>, proxy: &HeaderValue) -> Response<Body> {
     let version = response.version();
     let out = response.headers_mut();
+    headers::settle_length(out);
     headers::strip_hop_by_hop(out);
     headers::add_via(out, version, proxy);
     *response.version_mut() = http::Version::HTTP_11;

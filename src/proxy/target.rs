@@ -5,7 +5,17 @@
 
 /// Says whether a path is free of dot segments, broken escapes and NUL.
 pub fn is_plain(path: &str) -> bool {
-    escapes_are_sound(path) && !path.split('/').any(is_dot_segment)
+    if !escapes_are_sound(path) {
+        return false;
+    }
+    // Encoded separators count: a server that decodes before it looks for dots would find them.
+    // A parameter does not make `..;x` another segment for the servers that strip it.
+    let decoded = decoded(path);
+    let mut segments = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
+    !segments.any(|segment| {
+        let name = segment.split(|byte| *byte == b';').next();
+        matches!(name, Some(b"." | b".."))
+    })
 }
 
 fn escapes_are_sound(path: &str) -> bool {
@@ -22,28 +32,20 @@ fn escapes_are_sound(path: &str) -> bool {
     true
 }
 
-fn is_dot_segment(segment: &str) -> bool {
-    // A parameter does not make `..;x` another segment for the servers that strip it.
-    let segment = segment.split(';').next().unwrap_or(segment);
-    let mut rest = segment;
-    let mut dots = 0;
-    while !rest.is_empty() {
-        let encoded = rest.get(..3).is_some_and(|e| e.eq_ignore_ascii_case("%2e"));
-        rest = if encoded {
-            &rest[3..]
-        } else if let Some(rest) = rest.strip_prefix('.') {
-            rest
-        } else {
-            return false;
-        };
-        dots += 1;
-    }
-    dots == 1 || dots == 2
-}
-
 /// Reduces a path to what a lenient server might read: decoded, lower case, single slashes,
 /// no parameters, no trailing slash.
 pub fn reduced(path: &str) -> String {
+    let decoded = decoded(path);
+    let decoded = String::from_utf8_lossy(&decoded).to_lowercase();
+    let segments = decoded
+        .split(['/', '\\'])
+        .map(|s| s.split(';').next().unwrap_or(s));
+    let kept: Vec<&str> = segments.filter(|segment| !segment.is_empty()).collect();
+    format!("/{}", kept.join("/"))
+}
+
+/// Decodes every sound escape, once.
+fn decoded(path: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let [first, after @ ..] = rest {
@@ -58,12 +60,7 @@ pub fn reduced(path: &str) -> String {
             }
         }
     }
-    let decoded = String::from_utf8_lossy(&decoded).to_lowercase();
-    let segments = decoded
-        .split(['/', '\\'])
-        .map(|s| s.split(';').next().unwrap_or(s));
-    let kept: Vec<&str> = segments.filter(|segment| !segment.is_empty()).collect();
-    format!("/{}", kept.join("/"))
+    decoded
 }
 
 /// Reads an escape at the start of `rest`.
@@ -97,6 +94,13 @@ mod tests {
             ("/v1/%0", false),
             ("/v1/%", false),
             ("/v1/%00", false),
+            ("/pass/..%2finvoke", false),
+            ("/a%2f..%2Finvoke", false),
+            ("/.%2finvoke", false),
+            ("/pass/..%5cinvoke", false),
+            ("/pass\\..\\invoke", false),
+            ("/pass/..%3bx/invoke", false),
+            ("/invoke%2f..", false),
         ] {
             assert_eq!(is_plain(path), plain, "{path}");
         }

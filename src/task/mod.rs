@@ -15,6 +15,6 @@ pub use attempt::{Refused, Trail};
 pub use deadline::{Deadline, GRACE};
 pub use id::{Id, InvalidId};
 pub use problem::Problem;
-pub use report::{Failure, Report, Reporter, SlaLevel, StateAt};
+pub use report::{Failure, MOST_ATTEMPTS, Report, Reporter, SlaLevel, StateAt};
 pub use state::{State, TRANSITIONS};
 pub use timestamp::Timestamp;

@@ -10,6 +10,9 @@ pub struct StateAt {
     pub at: Timestamp,
 }
 
+/// The highest number of an attempt that is believed; retries end long before.
+pub const MOST_ATTEMPTS: u32 = 1000;
+
 /// Who speaks of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

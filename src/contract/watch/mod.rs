@@ -82,6 +82,8 @@ pub struct View {
     pub stale: bool,
     /// Why instances are there that cannot be used; at most one reason is kept.
     pub untrusted: Option<String>,
+    /// Why an instance is there whose contract cannot be had at present.
+    pub wanting: Option<String>,
 }
 
 /// An instance that may be called, with the contract it serves.
@@ -382,8 +384,10 @@ impl Follower {
                     contract,
                 }),
                 Err(error) => {
-                    if error.is_untrusted() {
-                        view.untrusted = Some(error.to_string());
+                    let reason = Some(error.to_string());
+                    match error.is_untrusted() {
+                        true => view.untrusted = reason,
+                        false => view.wanting = reason,
                     }
                     faults.push(format!("{}: {}", instance.id, Chain(&error)));
                 }

@@ -261,6 +261,7 @@ impl Call {
         *request.method_mut() = self.served().method.clone();
         *request.uri_mut() = origin_form(&head.uri, &self.served().path);
         let mut out = head.headers;
+        headers::settle_host(&mut out, &head.uri);
         headers::strip_hop_by_hop(&mut out);
         headers::strip_context(&mut out);
         headers::strip_length(&mut out);

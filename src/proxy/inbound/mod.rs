@@ -13,7 +13,7 @@ use super::body::{Body, Counted};
 use super::check::Mode;
 use super::head;
 use super::headers;
-use super::intake::{Limits, Source};
+use super::intake::{self, Limits, Source};
 use super::lasting::{Keeper, Lasting};
 use super::listen::Serve;
 use super::respond::{self, Trouble};
@@ -26,6 +26,7 @@ use crate::identity::Trust;
 use crate::lifecycle::Observer;
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
+use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Response, request::Parts};
 use hyper::body::Incoming;
 use std::net::SocketAddr;
@@ -185,6 +186,24 @@ impl Inbound {
         self.meters.request_ended(Some(status), began.elapsed());
     }
 
+    /// Refuses a request whose body has not been read.
+    async fn turn_away(
+        &self,
+        trouble: &Trouble,
+        names: &Fields,
+        head: &Parts,
+        body: Incoming,
+    ) -> Response<Body> {
+        let goes_on = intake::turn_away(head, body).await;
+        let mut response = self.refuse(trouble, names);
+        // A head that two readers could read differently ends its connection, too.
+        if !goes_on || trouble.problem == Problem::BadRequest {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+        response
+    }
+
     /// Answers a request that was refused before a task came into being.
     fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
         let metrics = &self.recorder.metrics;
@@ -200,18 +219,25 @@ impl Inbound {
     ) -> Response<Body> {
         let (head, body) = request.into_parts();
         if let Err(trouble) = head::check(&head, &self.config.limits.head) {
-            return self.refuse(&trouble, &Fields::default());
+            let names = Fields::default();
+            return self.turn_away(&trouble, &names, &head, body).await;
         }
         if headers::has_passed(&head.headers, &self.config.pseudonym) {
             let detail = "the request has passed this listener before";
-            return self.refuse(&Trouble::new(Problem::Loop, detail), &Fields::default());
+            let trouble = Trouble::new(Problem::Loop, detail);
+            return self
+                .turn_away(&trouble, &Fields::default(), &head, body)
+                .await;
         }
         let fields = match self.context(&head, peer) {
             Ok(fields) => fields,
-            Err(trouble) => return self.refuse(&trouble, &Fields::default()),
+            Err(trouble) => {
+                let names = Fields::default();
+                return self.turn_away(&trouble, &names, &head, body).await;
+            }
         };
         match self.route(&head, fields.agent.as_ref()) {
-            Route::Nowhere(trouble) => self.refuse(&trouble, &fields),
+            Route::Nowhere(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
             Route::Passthrough => {
                 let response = self.pass_through(head, body).await;
                 self.count(response.status().as_u16(), began);
@@ -220,7 +246,7 @@ impl Inbound {
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
             Route::Contract(at) => {
                 if let Err(trouble) = self.config.limits.check(&head) {
-                    return self.refuse(&trouble, &fields);
+                    return self.turn_away(&trouble, &fields, &head, body).await;
                 }
                 let source = Source::Body(body);
                 self.clone().lasting(at, head, source, fields, began).await

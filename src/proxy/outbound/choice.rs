@@ -132,7 +132,10 @@ fn nobody(view: &View, agent: &AgentName, query: &Query<'_>) -> Trouble {
         ),
         ([], None, _) => (
             Problem::NoInstance,
-            format!("no instance of {id} is passing in Consul"),
+            match &view.wanting {
+                Some(reason) => format!("the contract of {id} cannot be had: {reason}"),
+                None => format!("no instance of {id} is passing in Consul"),
+            },
         ),
         (offers, _, _) => (Problem::NoInstance, reasons(offers, agent, query)),
     };

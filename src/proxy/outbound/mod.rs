@@ -11,7 +11,7 @@ use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
 use super::head;
-use super::intake::{Limits, Source};
+use super::intake::{self, Limits, Source};
 use super::lasting::{Keeper, Lasting};
 use super::listen::Serve;
 use super::respond::{self, Trouble};
@@ -22,6 +22,7 @@ use crate::identity::local;
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
@@ -92,7 +93,10 @@ impl Outbound {
         let (head, body) = request.into_parts();
         match self.admit(&head) {
             Ok(fields) => self.lead(head, body, fields, began).await,
-            Err(trouble) => self.refuse(&trouble, &Fields::default()),
+            Err(trouble) => {
+                let names = Fields::default();
+                self.turn_away(&trouble, &names, &head, body).await
+            }
         }
     }
 
@@ -131,12 +135,13 @@ impl Outbound {
             },
             Route::Agent { name, path } => {
                 let Some(agent) = AgentName::parse(name) else {
-                    return self.refuse(&not_an_agent(name), &fields);
+                    let trouble = not_an_agent(name);
+                    return self.turn_away(&trouble, &fields, &head, body).await;
                 };
                 let path = path.to_owned();
                 self.native(agent, &path, head, body, fields, began).await
             }
-            Route::Nowhere(trouble) => self.refuse(&trouble, &fields),
+            Route::Nowhere(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
         }
     }
 
@@ -180,7 +185,7 @@ impl Outbound {
             return response;
         }
         if let Err(trouble) = self.config.limits.check(&head) {
-            return self.refuse(&trouble, &fields);
+            return self.turn_away(&trouble, &fields, &head, body).await;
         }
         let source = Source::Body(body);
         self.lasting((found, agent), head, source, fields, began)
@@ -231,6 +236,24 @@ impl Outbound {
         let status = trouble.problem.status();
         self.meters.request_ended(Some(status), began.elapsed());
         self.refuse(trouble, names)
+    }
+
+    /// Refuses a request whose body has not been read.
+    async fn turn_away(
+        &self,
+        trouble: &Trouble,
+        names: &Fields,
+        head: &Parts,
+        body: Incoming,
+    ) -> Response<Body> {
+        let goes_on = intake::turn_away(head, body).await;
+        let mut response = self.refuse(trouble, names);
+        // A head that two readers could read differently ends its connection, too.
+        if !goes_on || trouble.problem == Problem::BadRequest {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+        response
     }
 
     /// Answers a request that was refused before a task came into being.
