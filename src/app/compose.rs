@@ -3,7 +3,7 @@
 use super::Error;
 use crate::admission;
 use crate::config::{self, Settings};
-use crate::consul::{self, Observe, Outcome};
+use crate::consul::{self, Observe, Operation, Outcome};
 use crate::contract::guard;
 use crate::identity::Secret;
 use crate::proxy::{Limits, Mode, head, inbound, listen, outbound};
@@ -59,6 +59,11 @@ pub fn consul(settings: &config::Consul) -> consul::Config {
 
 /// Counts requests to Consul; anything but silence shows that it is there.
 pub fn observe(metrics: Arc<Sidecar>) -> Observe {
+    for operation in Operation::ALL {
+        for outcome in Outcome::all() {
+            metrics.consul_kind(operation.as_str(), outcome.as_str());
+        }
+    }
     Arc::new(move |operation, outcome, took| {
         let silent = [consul::ErrorKind::Unreachable, consul::ErrorKind::Timeout];
         let answered = !matches!(outcome, Outcome::Failed(kind) if silent.contains(&kind));

@@ -208,6 +208,20 @@ mod tests {
     }
 
     #[test]
+    fn host_and_length_are_settled() {
+        let mut map = headers(&[("host", "a.example"), ("connection", "host")]);
+        settle_host(&mut map, &Uri::from_static("http://b.example/x"));
+        strip_hop_by_hop(&mut map);
+        assert_eq!(map["host"], "b.example");
+        let mut both = headers(&[("content-length", "1"), ("transfer-encoding", "chunked")]);
+        settle_length(&mut both);
+        assert!(!both.contains_key("content-length"));
+        let mut twice = headers(&[("content-length", "3, 3")]);
+        settle_length(&mut twice);
+        assert_eq!(twice["content-length"], "3");
+    }
+
+    #[test]
     fn look_alikes_of_our_fields_go_too() {
         let mut map = headers(&[
             ("hermes-task-id", "a"),

@@ -67,6 +67,49 @@ fn refuses(output: &Output, parts: &[&str]) {
 }
 
 #[test]
+fn a_contract_given_twice_ends_the_start_with_its_id() {
+    let folder = folder();
+    let twice = format!(
+        "{}[[application.contract]]\nfile = \"fraud.json\"\nmethod = \"POST\"\npath = \"/z\"\n",
+        config("127.0.0.1:0")
+    );
+    let output = run(folder.path(), &twice, &folder.path().join("state"));
+    refuses(&output, &[FRAUD, "served already"]);
+}
+
+#[tokio::test]
+async fn another_process_under_the_same_id_is_one_alarm_until_it_goes() {
+    let (consul, application) = tokio::join!(Consul::start(), Application::start());
+    let start = async || {
+        Sidecar::named("fraud")
+            .application(&application.url())
+            .contract(fraud_detection(), "POST", RISK)
+            .set("application.instance", "one")
+            .consul(&consul.address())
+            .start()
+            .await
+    };
+    let first = start().await;
+    let mut second = start().await;
+    let alarms = || {
+        first
+            .log()
+            .matches("another process has registered")
+            .count()
+    };
+    wait_until(WITHIN, "alarm", async || alarms() > 0).await;
+    let asked = async || first.metric("consul_requests_total", &[]).await;
+    let before = asked().await;
+    let watched = Instant::now();
+    second.terminate().await;
+    // With the other gone the first takes its place again.
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    assert_eq!(alarms(), 1);
+    let rate = (asked().await - before) / watched.elapsed().as_secs_f64();
+    assert!(rate < 20.0, "{rate} requests to Consul a second");
+}
+
+#[test]
 fn a_taken_port_ends_the_start_with_its_key_and_address() {
     let (folder, taken) = (folder(), TcpListener::bind("127.0.0.1:0").unwrap());
     let address = taken.local_addr().unwrap().to_string();

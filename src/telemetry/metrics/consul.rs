@@ -42,6 +42,12 @@ impl Consul {
 }
 
 impl Sidecar {
+    /// Begins the series of one kind of request at 0; both labels come from the client's enums.
+    pub fn consul_kind(&self, operation: &str, result: &str) {
+        let requests = &self.consul.consul_requests;
+        requests.with_label_values(&[operation, result]);
+    }
+
     /// Counts one request to Consul; both labels come from the client's enums.
     pub fn consul_request(&self, operation: &str, result: &str, took: Duration, answered: bool) {
         self.consul
