@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// What may stand at the top; a new entry is a decision.
-const TOP: [&str; 19] = [
+const TOP: [&str; 18] = [
     ".ci",
     ".gitignore",
     "ARCHITECTURE.md",
@@ -22,23 +22,23 @@ const TOP: [&str; 19] = [
     "examples",
     "fuzz",
     "grafana",
-    // Seeds of random tests that found a bug, where proptest looks for them.
-    "proptest-regressions",
     "src",
     "tests",
 ];
 
 /// Paths of one machine, and hosts that packages come from: each machine has its own.
+///
+/// Each in two pieces, so that this list does not find itself.
 const LOCAL: [&str; 9] = [
-    "/root/",
-    "/work/",
-    "../shared",
-    "deb.debian.org",
-    "snapshot.debian.org",
-    "registry.npmjs.org",
-    "pypi.org",
-    "pythonhosted.org",
-    "static.crates.io",
+    concat!("/ro", "ot/"),
+    concat!("/wo", "rk/"),
+    concat!("../sh", "ared"),
+    concat!("deb.", "debian.org"),
+    concat!("snapshot.", "debian.org"),
+    concat!("registry.", "npmjs.org"),
+    concat!("py", "pi.org"),
+    concat!("python", "hosted.org"),
+    concat!("static.", "crates.io"),
 ];
 
 #[test]
@@ -56,14 +56,11 @@ fn every_entry_at_the_top_is_expected() {
 fn no_file_names_one_machine() {
     let mut found = Vec::new();
     for file in tracked() {
-        // This file lists what is looked for.
         let Ok(bytes) = std::fs::read(program::root().join(&file)) else {
             continue;
         };
-        if file != "tests/it/repository.rs" {
-            let text = String::from_utf8_lossy(&bytes);
-            found.extend(local_names(&text).map(|(line, name)| format!("{file}:{line}: {name}")));
-        }
+        let text = String::from_utf8_lossy(&bytes);
+        found.extend(local_names(&text).map(|(line, name)| format!("{file}:{line}: {name}")));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -71,12 +68,15 @@ fn no_file_names_one_machine() {
 #[test]
 fn names_of_one_machine_are_found() {
     let cases = [
-        ("cd /work/checkout", Some((1, "/work/"))),
-        ("ok\npath = \"/root/.cargo\"", Some((2, "/root/"))),
+        (concat!("cd /wo", "rk/checkout"), Some((1, LOCAL[1]))),
+        (
+            concat!("ok\npath = \"/ro", "ot/.cargo\""),
+            Some((2, LOCAL[0])),
+        ),
         ("see docs/work/plan", None),
         (
-            "URIs: http://deb.debian.org/debian",
-            Some((1, "deb.debian.org")),
+            concat!("URIs: http://deb.", "debian.org/debian"),
+            Some((1, LOCAL[3])),
         ),
         (
             "registry+https://github.com/rust-lang/crates.io-index",
