@@ -23,9 +23,9 @@ pub fn request(
     proxy: &HeaderValue,
 ) -> Request<Body> {
     // Presence of a body follows from the framing, not from the method.
-    let framed =
-        head.headers.contains_key(CONTENT_LENGTH) || head.headers.contains_key(TRANSFER_ENCODING);
-    let body = match framed {
+    let is_chunked = head.headers.contains_key(TRANSFER_ENCODING);
+    let is_framed = is_chunked || head.headers.contains_key(CONTENT_LENGTH);
+    let body = match is_framed {
         true => Body::stream(body, silence, None),
         false => Body::empty(),
     };
@@ -39,6 +39,11 @@ pub fn request(
     out.remove(EXPECT);
     trace.write(&mut out);
     headers::add_via(&mut out, head.version, proxy);
+    if is_chunked {
+        // Left to itself hyper drops the content of a GET whose length it does not know.
+        out.remove(CONTENT_LENGTH);
+        out.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
     *request.headers_mut() = out;
     request
 }
