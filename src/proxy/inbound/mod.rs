@@ -217,7 +217,7 @@ impl Inbound {
         peer: SocketAddr,
         began: Instant,
     ) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         if let Err(trouble) = head::check(&head, &self.config.limits.head) {
             let names = Fields::default();
             return self.turn_away(&trouble, &names, &head, body).await;
@@ -229,6 +229,8 @@ impl Inbound {
                 .turn_away(&trouble, &Fields::default(), &head, body)
                 .await;
         }
+        headers::take_off_named(&mut head.headers);
+        headers::add_forwarded(&mut head.headers, peer.ip(), "http");
         let fields = match self.context(&head, peer) {
             Ok(fields) => fields,
             Err(trouble) => {
