@@ -77,6 +77,12 @@ impl Failed {
                 Problem::UpstreamUnreachable,
                 "no connection to the upstream could be opened; nothing was sent".to_owned(),
             ),
+            Failed::Reset(Error::Broken { source, .. }) if source.is_parse_too_large() => (
+                Problem::ReplyTooLarge,
+                "the head of the answer is far beyond limits.max_headers or \
+                 limits.max_header_bytes"
+                    .to_owned(),
+            ),
             Failed::Reset(_) => (
                 Problem::UpstreamReset,
                 "the upstream closed the connection before its answer".to_owned(),

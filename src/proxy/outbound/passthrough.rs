@@ -5,7 +5,7 @@ use crate::context::{AgentName, Fields, Trace};
 use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
 use crate::proxy::respond::Trouble;
-use crate::proxy::{forward, passing};
+use crate::proxy::{forward, head, passing};
 use crate::route;
 use http::header::HOST;
 use http::request::Parts;
@@ -60,9 +60,12 @@ impl Outbound {
         if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
             request.headers_mut().insert(HOST, host);
         }
+        let limits = &self.config.limits.head;
+        head::check_outgoing(request.headers(), limits)?;
         let answer = forward::stream(&upstream, request, silence)
             .await
             .map_err(|failed| failed.into_trouble(upstream.authority()))?;
+        head::check_answer(answer.headers(), limits)?;
         Ok(passing::response(answer, proxy))
     }
 }
