@@ -18,6 +18,7 @@ mod dashboards;
 mod delivery;
 mod demo;
 mod examples;
+mod field_cases;
 mod floors;
 mod long;
 mod passthrough;

@@ -1,0 +1,107 @@
+//! Faults that proxies, validators and clients have shown in the field, each provoked here.
+//!
+//! A case is one line of the table below and one function, in the file of its group, that
+//! provokes the fault with bare sockets and returns in a few words what it has shown. Each run
+//! of a case prints one line with its number; `tests/run field-cases` lists them at its end.
+//!
+//! - `wire` speaks to the sidecar, `peer` is spoken to, both byte by byte
+//! - where another test shows a part of a case already, the function's comment says which
+
+mod fields;
+mod framing;
+mod json;
+mod media;
+mod message;
+mod peer;
+mod target;
+mod wire;
+mod world;
+
+use std::io::Write;
+
+/// Makes a test of each case: its number, what it is about, and the function that provokes it.
+macro_rules! cases {
+    ($($number:literal $title:literal $group:ident::$test:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $test() {
+                let line = Line::of($number, $title);
+                line.shown(&$group::$test().await);
+            }
+        )*
+    };
+}
+
+cases! {
+    1 "Content-Length with Transfer-Encoding"
+        framing::a_length_beside_a_transfer_coding_never_splits_a_request
+    2 "repeated or odd Content-Length"
+        framing::a_length_said_twice_is_one_length_or_an_error
+    3 "our fields named in Connection"
+        fields::connection_takes_off_only_what_came_with_it
+    4 "a context from outside"
+        fields::a_forged_context_is_replaced_or_refused
+    7 "HEAD, 204 and 304"
+        framing::answers_without_content_leave_the_connection_in_step
+    8 "empty bodies"
+        framing::bodies_that_are_empty_keep_their_framing
+    9 "Host, absolute form and CONNECT"
+        target::a_request_has_one_authority
+    10 "one spelling of a path"
+        target::a_path_is_forwarded_as_it_came_or_refused
+    11 "number and size of fields"
+        fields::heads_that_are_too_large_are_refused_by_name
+    16 "X-Forwarded-* and Forwarded"
+        fields::forwarded_fields_end_with_what_was_seen
+    19 "compressed bodies"
+        media::a_coded_body_is_refused_and_never_unpacked
+    20 "spelling of the media type"
+        media::no_spelling_of_the_media_type_passes_unchecked
+    21 "bodies on unusual methods, empty JSON"
+        media::bodies_go_by_framing_and_not_by_method
+    22 "bytes checked and bytes forwarded"
+        json::what_was_checked_is_what_goes_on
+    23 "not UTF-8, marks, two documents"
+        json::what_is_not_one_utf8_document_is_refused_by_its_fault
+    24 "names that occur twice"
+        json::a_name_that_occurs_twice_is_refused_with_its_place
+    25 "numbers beyond the common range"
+        json::numbers_are_exact_or_refused
+    26 "deep nesting"
+        json::deep_nesting_is_refused_wherever_json_is_read
+}
+
+/// What a run says of one case: told when it has ended, whichever way.
+struct Line {
+    number: u32,
+    title: &'static str,
+    shown: String,
+    is_shown: bool,
+}
+
+impl Line {
+    fn of(number: u32, title: &'static str) -> Self {
+        let (shown, is_shown) = ("not shown".to_owned(), false);
+        Self {
+            number,
+            title,
+            shown,
+            is_shown,
+        }
+    }
+
+    /// Tells what has been shown.
+    fn shown(mut self, what: &str) {
+        (self.shown, self.is_shown) = (what.to_owned(), true);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let (number, title, shown) = (self.number, self.title, &self.shown);
+        let verdict = if self.is_shown { "ok" } else { "FAILED" };
+        let line = format!("FC-{number:02} {title}: {shown} … {verdict}\n");
+        // Past the harness, which keeps what a test prints to itself.
+        std::io::stdout().write_all(line.as_bytes()).ok();
+    }
+}
