@@ -4,6 +4,7 @@ use crate::backoff::Backoff;
 use crate::telemetry::log::Chain;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -82,6 +83,15 @@ impl Prober {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(config.timeout)
+            // This machine in both families, whatever the resolver knows (RFC 6761 section 6.3);
+            // the port is the URL's.
+            .resolve_to_addrs(
+                "localhost",
+                &[
+                    (Ipv4Addr::LOCALHOST, 0).into(),
+                    (Ipv6Addr::LOCALHOST, 0).into(),
+                ],
+            )
             // An idle connection may be closed by the application at any time; asking is rare.
             .pool_max_idle_per_host(0)
             .build()?;

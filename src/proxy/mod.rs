@@ -4,6 +4,7 @@ mod active;
 mod attempt;
 mod body;
 mod check;
+mod dial;
 mod envelope;
 mod forward;
 pub mod head;

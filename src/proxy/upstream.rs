@@ -8,6 +8,7 @@
 //! - elsewhere: deadlines and what a failure means for the call (`forward`)
 
 use super::body::Body;
+use super::dial::dial;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -15,7 +16,6 @@ use hyper_util::rt::TokioIo;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -104,7 +104,7 @@ impl Upstream {
     /// Opens a connection, whatever is kept.
     pub async fn fresh(self: &Arc<Self>) -> Result<Lease, Error> {
         let authority = || self.authority.clone();
-        let connecting = TcpStream::connect(&self.authority);
+        let connecting = dial(&self.authority);
         let tcp = match tokio::time::timeout(CONNECT, connecting).await {
             Err(_elapsed) => {
                 return Err(Error::ConnectTimeout {
