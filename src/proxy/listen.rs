@@ -2,11 +2,13 @@
 //!
 //! - at most `max_connections` at a time; further ones wait in the kernel's queue
 //! - a head must be complete `header_timeout` after its first byte, or the connection closes
-//!   without an answer; an idle connection closes after `idle_timeout`
+//!   without an answer; an idle connection closes after `idle_timeout`, and one whose peer takes
+//!   nothing of its answer after `stream_idle_timeout`
 //! - from the moment the process leaves, every reply asks the peer to close its connection
 //! - elsewhere: what a request means (`inbound`, `outbound`)
 
 use super::body::{Body, Busy};
+use super::patience::Patient;
 use crate::lifecycle::{Observer, Phase};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response};
@@ -37,6 +39,8 @@ pub struct Limits {
     pub max_connections: usize,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
+    /// The longest wait for a peer to take some of its answer.
+    pub stream_idle_timeout: Duration,
     pub max_header_bytes: usize,
     pub max_headers: usize,
 }
@@ -105,6 +109,9 @@ async fn serve<S: Serve>(
 ) {
     let busy = Arc::new(AtomicBool::new(false));
     let io = HeadTimer::new(tcp, busy.clone(), limits.header_timeout);
+    let answering = busy.clone();
+    let is_busy = move || answering.load(Ordering::Relaxed);
+    let io = Patient::new(io, is_busy, limits.stream_idle_timeout);
     let phase = lifecycle.clone();
     let answer = service_fn(move |request| {
         let (busy, phase) = (Busy::new(busy.clone()), phase.clone());

@@ -15,6 +15,7 @@ mod lasting;
 pub mod listen;
 pub mod outbound;
 mod passing;
+mod patience;
 mod respond;
 mod target;
 mod upstream;
