@@ -10,10 +10,14 @@
 mod fields;
 mod framing;
 mod json;
+pub mod leaving;
 mod media;
 mod message;
+mod neighbours;
 mod peer;
+mod switching;
 mod target;
+pub mod waiting;
 mod wire;
 mod world;
 
@@ -41,6 +45,10 @@ cases! {
         fields::connection_takes_off_only_what_came_with_it
     4 "a context from outside"
         fields::a_forged_context_is_replaced_or_refused
+    5 "protocol switches"
+        switching::nothing_is_tunnelled_before_the_switch_is_granted
+    6 "Expect: 100-continue"
+        waiting::a_sender_that_waits_is_told_at_once
     7 "HEAD, 204 and 304"
         framing::answers_without_content_leave_the_connection_in_step
     8 "empty bodies"
@@ -51,8 +59,18 @@ cases! {
         target::a_path_is_forwarded_as_it_came_or_refused
     11 "number and size of fields"
         fields::heads_that_are_too_large_are_refused_by_name
+    12 "slow clients"
+        waiting::slow_clients_are_ended_and_hold_up_nobody
+    13 "clients that go away"
+        leaving::a_client_that_leaves_leaves_nothing_behind
+    14 "conveniences of a client library"
+        neighbours::nothing_is_done_for_convenience
+    15 "streams"
+        leaving::streams_pass_at_once_and_end_visibly
     16 "X-Forwarded-* and Forwarded"
         fields::forwarded_fields_end_with_what_was_seen
+    18 "addresses of both families"
+        neighbours::a_name_is_tried_at_every_address
     19 "compressed bodies"
         media::a_coded_body_is_refused_and_never_unpacked
     20 "spelling of the media type"

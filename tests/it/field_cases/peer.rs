@@ -79,6 +79,7 @@ struct State {
     scripts: Mutex<HashMap<String, Script>>,
     heard: Mutex<Vec<Heard>>,
     left: Mutex<Vec<Left>>,
+    sent: Mutex<Vec<Instant>>,
 }
 
 /// The running server; unknown paths get 404. Ends with its value.
@@ -167,6 +168,18 @@ impl Peer {
         news.remove(0)
     }
 
+    /// Returns when each piece was sent so far.
+    pub fn sent(&self) -> Vec<Instant> {
+        self.state.sent.lock().unwrap().clone()
+    }
+
+    /// Forgets all that it was sent, has sent, and who has left.
+    pub fn forget(&self) {
+        self.state.heard.lock().unwrap().clear();
+        self.state.left.lock().unwrap().clear();
+        self.state.sent.lock().unwrap().clear();
+    }
+
     /// Returns the connections that were let go while a request on them was not answered whole.
     pub fn left(&self) -> Vec<Left> {
         self.state.left.lock().unwrap().clone()
@@ -225,7 +238,7 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &State) -> Optio
             Some(script) => (script.steps)(&heard),
             None => vec![Step::Send(message::answer(404, "", ""))],
         };
-        if carry_out(&mut stream, steps).await.is_none() {
+        if carry_out(&mut stream, steps, state).await.is_none() {
             let at = Instant::now();
             state.left.lock().unwrap().push(Left { connection, at });
             return None;
@@ -241,10 +254,13 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &State) -> Optio
 }
 
 /// Goes through the steps; `None` if the other side goes before they are done. `Close` ends all.
-async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>) -> Option<()> {
+async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>, state: &State) -> Option<()> {
     for step in steps {
         match step {
-            Step::Send(bytes) => stream.write_all(&bytes).await.ok()?,
+            Step::Send(bytes) => {
+                state.sent.lock().unwrap().push(Instant::now());
+                stream.write_all(&bytes).await.ok()?;
+            }
             Step::After(time) => tokio::select! {
                 () = sleep(time) => {}
                 () = gone(stream) => return None,

@@ -103,6 +103,18 @@ impl Wire {
         }
     }
 
+    /// Says whether the other side has closed, without waiting.
+    pub fn is_over(&mut self) -> bool {
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            match self.stream.try_read(&mut chunk) {
+                Ok(0) => return true,
+                Ok(length) => self.rest.extend_from_slice(&chunk[..length]),
+                Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
     /// Finds out what the other side does for a moment: it talks, has closed, or says nothing.
     pub async fn now(&mut self) -> Now {
         match self.rest.is_empty() {
