@@ -13,6 +13,7 @@ use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
+use crate::socket::Speaks;
 use crate::task::{Deadline, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Phase, Side};
 use bytes::Bytes;
@@ -169,11 +170,12 @@ impl Call {
             let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
             return Err(overloaded.retry_after(Duration::from_secs(1)));
         };
+        let speaks = self.inbound.config.protocol.speaks(head.version);
         let request = self.request(head, body, digest, &trace);
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
         attempt.advance(State::Dispatched);
         let _serving = self.inbound.active.enter(self.step(digest, &trace));
-        let answer = self.ask(attempt, request).await?;
+        let answer = self.ask(attempt, (request, speaks)).await?;
         head::check_answer(&answer.headers, &self.inbound.config.limits.head)?;
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
@@ -277,6 +279,7 @@ impl Call {
             out.insert(header::IDEMPOTENCY_KEY, key);
         }
         headers::add_via(&mut out, version, &config.pseudonym);
+        self.inbound.address(&mut out);
         *request.headers_mut() = out;
         request
     }
@@ -284,7 +287,7 @@ impl Call {
     async fn ask(
         &mut self,
         attempt: &mut Attempt,
-        request: Request<Body>,
+        request: (Request<Body>, Speaks),
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = &self.inbound.upstream;

@@ -3,13 +3,15 @@
 use super::Inbound;
 use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
+use crate::proxy::head;
+use crate::proxy::headers;
+use crate::proxy::passing::Passing;
 use crate::proxy::respond::Trouble;
-use crate::proxy::{forward, head, headers, passing};
+use crate::socket::Speaks;
 use crate::task::Problem;
+use http::Response;
 use http::request::Parts;
-use http::{Request, Response};
 use hyper::body::Incoming;
-use std::time::Duration;
 
 impl Inbound {
     pub(super) async fn pass_through(&self, head: Parts, body: Incoming) -> Response<Body> {
@@ -23,25 +25,25 @@ impl Inbound {
         let trace = Trace::of(&head.headers, None);
         let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
         let target = target.to_owned();
-        let request = passing::request(head, body, &target, &trace, silence, proxy);
-        match self.passed(request, silence).await {
+        let speaks = self.config.protocol.speaks(head.version);
+        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        self.address(passing.request.headers_mut());
+        match self.passed(passing, speaks).await {
             Ok(mut answer) => {
                 // What the application says in our name is not ours.
                 headers::strip_context(answer.headers_mut());
-                passing::response(answer, proxy)
+                answer
             }
             Err(trouble) => self.refuse(&trouble, &Fields::default()),
         }
     }
 
-    async fn passed(
-        &self,
-        request: Request<Body>,
-        silence: Duration,
-    ) -> Result<Response<Body>, Trouble> {
+    async fn passed(&self, passing: Passing, speaks: Speaks) -> Result<Response<Body>, Trouble> {
         let limits = &self.config.limits.head;
-        head::check_outgoing(request.headers(), limits)?;
-        let answer = forward::stream(&self.upstream, request, silence)
+        head::check_outgoing(passing.request.headers(), limits)?;
+        let proxy = &self.config.pseudonym;
+        let sending = passing.send(&self.upstream, speaks, &self.tunnels, proxy);
+        let answer = sending
             .await
             .map_err(|failed| failed.into_trouble(self.upstream.authority()))?;
         head::check_answer(answer.headers(), limits)?;

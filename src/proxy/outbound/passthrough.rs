@@ -4,9 +4,11 @@ use super::Outbound;
 use crate::context::{AgentName, Fields, Trace};
 use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
+use crate::proxy::head;
+use crate::proxy::passing::Passing;
 use crate::proxy::respond::Trouble;
-use crate::proxy::{forward, head, passing};
 use crate::route;
+use crate::socket::Speaks;
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderValue, Response};
@@ -49,23 +51,28 @@ impl Outbound {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
         };
-        let mut request = passing::request(head, body, &target, &trace, silence, proxy);
+        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
         let told = Fields {
             agent: Some(agent.clone()),
             application: Some(self.config.application.clone()),
             ..fields.clone()
         };
-        told.write(request.headers_mut());
-        let upstream = self.upstreams.at(offer.instance.authority());
+        told.write(passing.request.headers_mut());
+        let upstream = self.peer(&offer.instance);
         if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
-            request.headers_mut().insert(HOST, host);
+            passing.request.headers_mut().insert(HOST, host);
         }
         let limits = &self.config.limits.head;
-        head::check_outgoing(request.headers(), limits)?;
-        let answer = forward::stream(&upstream, request, silence)
+        head::check_outgoing(passing.request.headers(), limits)?;
+        let speaks = match passing.came_as_http2 {
+            true => Speaks::Http2,
+            false => Speaks::Either,
+        };
+        let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
+        let answer = sending
             .await
             .map_err(|failed| failed.into_trouble(upstream.authority()))?;
         head::check_answer(answer.headers(), limits)?;
-        Ok(passing::response(answer, proxy))
+        Ok(answer)
     }
 }

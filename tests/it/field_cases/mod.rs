@@ -7,7 +7,9 @@
 //! - `wire` speaks to the sidecar, `peer` is spoken to, both byte by byte
 //! - where another test shows a part of a case already, the function's comment says which
 
+mod churn;
 mod fields;
+mod frames;
 mod framing;
 mod json;
 pub mod leaving;
@@ -69,6 +71,8 @@ cases! {
         leaving::streams_pass_at_once_and_end_visibly
     16 "X-Forwarded-* and Forwarded"
         fields::forwarded_fields_end_with_what_was_seen
+    17 "HTTP/2 stream churn"
+        churn::streams_opened_and_dropped_end_their_connection
     18 "addresses of both families"
         neighbours::a_name_is_tried_at_every_address
     19 "compressed bodies"

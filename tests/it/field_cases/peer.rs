@@ -53,8 +53,10 @@ impl Heard {
 #[derive(Clone, Debug)]
 pub enum Step {
     Send(Vec<u8>),
-    /// Lets this much time pass: a server that is slow on purpose.
+    /// Lets this much time pass: a server that is slow on purpose. What comes meanwhile is kept.
     After(Duration),
+    /// Sends back whatever comes from now on.
+    Echo,
     Close,
     /// Waits until the other side has gone.
     Hang,
@@ -80,6 +82,7 @@ struct State {
     heard: Mutex<Vec<Heard>>,
     left: Mutex<Vec<Left>>,
     sent: Mutex<Vec<Instant>>,
+    early: Mutex<Vec<u8>>,
 }
 
 /// The running server; unknown paths get 404. Ends with its value.
@@ -173,6 +176,11 @@ impl Peer {
         self.state.sent.lock().unwrap().clone()
     }
 
+    /// Returns what came while an answer was on its way, outside any request.
+    pub fn early(&self) -> Vec<u8> {
+        self.state.early.lock().unwrap().clone()
+    }
+
     /// Forgets all that it was sent, has sent, and who has left.
     pub fn forget(&self) {
         self.state.heard.lock().unwrap().clear();
@@ -263,11 +271,16 @@ async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>, state: &State) -> O
             }
             Step::After(time) => tokio::select! {
                 () = sleep(time) => {}
-                () = gone(stream) => return None,
+                () = gone(stream, Some(&state.early)) => return None,
             },
+            Step::Echo => {
+                let (mut read, mut write) = stream.split();
+                tokio::io::copy(&mut read, &mut write).await.ok();
+                return None;
+            }
             Step::Close => stream.shutdown().await.ok()?,
             Step::Hang => {
-                gone(stream).await;
+                gone(stream, None).await;
                 return None;
             }
         }
@@ -275,10 +288,14 @@ async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>, state: &State) -> O
     Some(())
 }
 
-/// Waits until the other side has closed.
-async fn gone(stream: &mut TcpStream) {
+/// Waits until the other side has closed; what it says until then is kept in `early`.
+async fn gone(stream: &mut TcpStream, early: Option<&Mutex<Vec<u8>>>) {
     let mut chunk = [0; 1024];
-    while let Ok(1..) = stream.read(&mut chunk).await {}
+    while let Ok(length @ 1..) = stream.read(&mut chunk).await {
+        if let Some(early) = early {
+            early.lock().unwrap().extend_from_slice(&chunk[..length]);
+        }
+    }
 }
 
 async fn body(stream: &mut TcpStream, bytes: &mut Vec<u8>, framing: Framing) -> Option<Vec<u8>> {
