@@ -194,6 +194,10 @@ impl<S: Serve> Door<S> {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = traffic.flooded() => {
+                tracing::warn!(%peer, "a peer let go most of its requests; its connection was closed");
+                Ok(())
+            }
             () = self.farewell(&traffic) => {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
