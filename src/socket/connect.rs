@@ -1,7 +1,7 @@
 //! Opening a connection to somebody else's listener.
 
 use super::dial::dial;
-use super::stream::Stream;
+use super::stream::{Dialled, Stream};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::fmt;
@@ -91,7 +91,7 @@ impl Endpoint {
                 let tcp = dial(authority).await?;
                 // Small messages must not wait for acknowledgements; a refusal costs latency.
                 tcp.set_nodelay(true).ok();
-                Ok(Stream::Tcp(tcp))
+                Ok(Stream::Dialled(Dialled::new(tcp)))
             }
             Place::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
         }
