@@ -220,8 +220,9 @@ impl Call {
             let not_ready = Trouble::new(Problem::NotReady, detail).executed(false);
             return Err(not_ready.retry_after(Duration::from_secs(1)));
         }
-        if self.deadline.has_passed(Instant::now()) {
-            let detail = "the call's deadline had passed before the application could be asked";
+        let timeout = self.served().contract.contract.constraints.timeout;
+        if !self.deadline.leaves_time(Instant::now(), timeout) {
+            let detail = "the call's deadline left no time to ask the application";
             return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
         }
         Ok(())

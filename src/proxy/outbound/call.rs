@@ -161,7 +161,8 @@ impl Call {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         let plan = self.plan(attempt, &head)?;
         self.check_body(&plan.offer.contract, Side::Input, &input)?;
-        if plan.deadline.has_passed(Instant::now()) {
+        let timeout = plan.offer.contract.contract.constraints.timeout;
+        if !plan.deadline.leaves_time(Instant::now(), timeout) {
             let detail = "the deadline left no time for an attempt";
             return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
         }
@@ -173,7 +174,6 @@ impl Call {
         self.found.meters().attempted(AttemptKind::First);
         let started = Instant::now();
         let answered = self.ask(attempt, &plan, request).await;
-        let timeout = plan.offer.contract.contract.constraints.timeout;
         self.found.meters().timeout_used(started.elapsed(), timeout);
         let answer = answered?;
         head::check_answer(&answer.headers, &limits)?;
