@@ -164,6 +164,7 @@ pub async fn streams_pass_at_once_and_end_visibly() -> String {
             departure(address, peer, &target, kind, event).await;
         }
     }
+    pieces_that_wait_for_each_other(&world).await;
     // Only a contract's answer is held back, to be checked as one document.
     world.application.does(
         "/short",
@@ -185,6 +186,28 @@ pub async fn streams_pass_at_once_and_end_visibly() -> String {
     format!(
         "event streams and NDJSON, in and out: slowest piece {slowest:?}, silence visible, departure heard"
     )
+}
+
+/// An application that writes head and body apart, with Nagle's rule on, is acknowledged at once:
+/// the kernel would wait 40 ms.
+async fn pieces_that_wait_for_each_other(world: &Inside) {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n";
+    let steps = vec![
+        Step::Reluctant,
+        Step::Send(head.into()),
+        Step::Send(b"{}".to_vec()),
+    ];
+    world.application.does("/short", steps);
+    let mut wire = Wire::to(&world.address).await;
+    let mut took = Vec::new();
+    for _ in 0..41 {
+        let began = Instant::now();
+        wire.send(post("/short", "", GOOD)).await;
+        assert_eq!(wire.answer().await.status, 200);
+        took.push(began.elapsed());
+    }
+    took.sort();
+    assert!(took[20] < Duration::from_millis(30), "{took:?}");
 }
 
 /// Events for longer than the idle limit and the contract's timeout; returns the slowest.

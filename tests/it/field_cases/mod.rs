@@ -2,7 +2,8 @@
 //!
 //! A case is one line of the table below and one function, in the file of its group, that
 //! provokes the fault with bare sockets and returns in a few words what it has shown. Each run
-//! of a case prints one line with its number; `tests/run field-cases` lists them at its end.
+//! of a case tells one line with its number; `tests/run field-cases` lists them at its end, and a
+//! further case is listed once it stands in the table.
 //!
 //! - `wire` speaks to the sidecar, `peer` is spoken to, both byte by byte
 //! - where another test shows a part of a case already, the function's comment says which
@@ -23,6 +24,8 @@ pub mod waiting;
 mod wire;
 mod world;
 
+use crate::support::program;
+use std::fs::File;
 use std::io::Write;
 
 /// Makes a test of each case: its number, what it is about, and the function that provokes it.
@@ -123,7 +126,16 @@ impl Drop for Line {
         let (number, title, shown) = (self.number, self.title, &self.shown);
         let verdict = if self.is_shown { "ok" } else { "FAILED" };
         let line = format!("FC-{number:02} {title}: {shown} … {verdict}\n");
-        // Past the harness, which keeps what a test prints to itself.
-        std::io::stdout().write_all(line.as_bytes()).ok();
+        // In one write, so that lines of cases that end together stay whole. Without a list to
+        // add to it goes past the harness, which keeps what a test prints to itself.
+        let told = match program::list_of_cases() {
+            Some(list) => {
+                let list = File::options().create(true).append(true).open(list);
+                list.and_then(|mut list| list.write_all(line.as_bytes()))
+            }
+            None => std::io::stdout().write_all(line.as_bytes()),
+        };
+        // A second panic would abort the whole run.
+        assert!(told.is_ok() || std::thread::panicking(), "{told:?}");
     }
 }

@@ -55,6 +55,8 @@ pub enum Step {
     Send(Vec<u8>),
     /// Lets this much time pass: a server that is slow on purpose. What comes meanwhile is kept.
     After(Duration),
+    /// Leaves Nagle's rule on from now on: a piece waits for the one before to be acknowledged.
+    Reluctant,
     /// Sends back whatever comes from now on.
     Echo,
     Close,
@@ -273,6 +275,7 @@ async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>, state: &State) -> O
                 () = sleep(time) => {}
                 () = gone(stream, Some(&state.early)) => return None,
             },
+            Step::Reluctant => stream.set_nodelay(false).unwrap(),
             Step::Echo => {
                 let (mut read, mut write) = stream.split();
                 tokio::io::copy(&mut read, &mut write).await.ok();

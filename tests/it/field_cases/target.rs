@@ -1,5 +1,6 @@
 //! Where a request goes: one authority, one spelling of its path.
 
+use super::frames::{Frames, Outcome};
 use super::message::{GOOD, answer, post, request};
 use super::wire::{Wire, ask};
 use super::world::{INVOKE, Inside, Outside, at};
@@ -72,11 +73,75 @@ pub async fn a_request_has_one_authority() -> String {
     ask(&inside.address, tunnel)
         .await
         .problem(403, "host-refused");
+    by_http2(&world, &inside).await;
     format!(
         "{} malformed hosts 400, {} foreign or tunnelled 403, a target's authority wins",
         malformed.len(),
         foreign.len()
     )
+}
+
+/// With HTTP/2 the authority wins over a `host` beside it, or the request is refused.
+async fn by_http2(world: &Outside, inside: &Inside) {
+    for (authority, host, status) in [
+        ("b.example", "localhost", 403),
+        ("b.example", "", 403),
+        ("", "b.example", 403),
+        ("", "", 400),
+        ("localhost", "", 200),
+        ("", "localhost", 200),
+    ] {
+        let answered = order_by_http2(&world.address, &at(INVOKE), authority, host).await;
+        assert_eq!(answered, status, "{authority:?} {host:?}");
+        assert_eq!(world.peer.news().len(), usize::from(status == 200));
+    }
+    let instance = world.peer.address().to_string();
+    for (address, peer, path, authority, host, told) in [
+        (
+            &world.address,
+            &world.peer,
+            &*at(INVOKE),
+            "localhost",
+            "b.example",
+            &*instance,
+        ),
+        (
+            &inside.address,
+            &inside.application,
+            INVOKE,
+            "b.example",
+            "a.example",
+            "b.example",
+        ),
+    ] {
+        let answered = order_by_http2(address, path, authority, host).await;
+        assert!(matches!(answered, 200 | 400), "{answered}");
+        for heard in peer.news() {
+            assert_eq!(heard.value("host"), told, "{}", heard.head);
+        }
+    }
+}
+
+/// Calls the contract by HTTP/2; what is empty is left out. A stream error counts as 400.
+async fn order_by_http2(address: &str, path: &str, authority: &str, host: &str) -> u16 {
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", authority),
+        ("host", host),
+        ("content-type", "application/json"),
+    ];
+    let given = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    let mut frames = Frames::to(address).await;
+    frames
+        .ask(1, &given.collect::<Vec<_>>(), GOOD.as_bytes())
+        .await;
+    match frames.outcome(1).await {
+        Outcome::Answer { status, .. } => status,
+        Outcome::Reset(_) | Outcome::GoneAway(_) => 400,
+        Outcome::Closed => panic!("closed without a word"),
+    }
 }
 
 /// A path is decided on and forwarded in the one spelling it came in, or refused.

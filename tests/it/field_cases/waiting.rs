@@ -1,5 +1,6 @@
 //! Who waits for whom: permission to send a body, and clients that take their time.
 
+use super::frames::{DATA, END_HEADERS, Frames, HEADERS, Outcome, block, frame};
 use super::message::{GOOD, answer, post, request};
 use super::peer::Step;
 use super::wire::{Now, WITHIN, Wire, ask};
@@ -150,7 +151,54 @@ async fn trickle(address: String, begin: String, pace: Duration) -> Vec<u8> {
 pub async fn slow_clients_are_ended_and_hold_up_nobody() -> String {
     let shown = slow_clients(60, Duration::from_millis(50)).await;
     readers_that_take_nothing().await;
+    stalled_http2().await;
     format!("{shown}; readers that take nothing let go")
+}
+
+/// HTTP/2 connections whose greeting, head or body does not come to its end.
+async fn stalled_http2() {
+    let world = Inside::with(|setup| {
+        setup
+            .set("limits.header_timeout", "300ms")
+            .set("limits.body_timeout", "500ms")
+            .set("limits.idle_timeout", "700ms")
+    })
+    .await;
+    let mut wire = Wire::to(&world.address).await;
+    wire.send("PRI * HTT").await;
+    wire.to_the_end().await;
+
+    let order = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "localhost"),
+        (":path", INVOKE),
+        ("content-type", "application/json"),
+    ];
+    let mut frames = Frames::to(&world.address).await;
+    // After a first request both sides have acknowledged each other's settings: nothing comes
+    // between the parts of a head.
+    frames.ask(1, &order, GOOD.as_bytes()).await;
+    let whole = frames.outcome(1).await;
+    assert!(
+        matches!(whole, Outcome::Answer { status: 200, .. }),
+        "{whole:?}"
+    );
+    world.application.only();
+    frames.send(&frame(HEADERS, 0, 3, &block(&order))).await;
+    let began = Instant::now();
+    let code = frames.farewell().await;
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(250), "{took:?}: {code:?}");
+
+    let mut frames = Frames::to(&world.address).await;
+    let head = frame(HEADERS, END_HEADERS, 1, &block(&order));
+    frames.send(&[head, frame(DATA, 0, 1, b"{")].concat()).await;
+    match frames.outcome(1).await {
+        Outcome::Answer { status, .. } => assert_eq!(status, 408),
+        other => panic!("{other:?}"),
+    }
+    assert!(world.application.news().is_empty());
 }
 
 /// Answers of 50 MB for readers that stop after the first bytes.
