@@ -4,9 +4,9 @@ use super::shared::InUse;
 use super::{Error, Upstream};
 use crate::proxy::body::Body;
 use crate::socket::Speaks;
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
 use hyper::body::{Body as HttpBody, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use std::sync::Arc;
@@ -56,6 +56,7 @@ impl Lease {
         let sent = match &mut self.sender {
             Sender::Http1(sender) => {
                 *request.version_mut() = Version::HTTP_11;
+                name_te(request.headers_mut());
                 frame(&mut request);
                 sender.try_send_request(request).await
             }
@@ -119,6 +120,13 @@ impl Upstream {
         if let Ok(uri) = Uri::from_parts(parts) {
             *request.uri_mut() = uri;
         }
+    }
+}
+
+/// TE concerns one connection only, and a sender says so (RFC 9110 section 10.1.4).
+fn name_te(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) && !headers.contains_key(CONNECTION) {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
 }
 

@@ -84,7 +84,7 @@ pub async fn a_request_has_one_authority() -> String {
 /// With HTTP/2 the authority wins over a `host` beside it, or the request is refused.
 async fn by_http2(world: &Outside, inside: &Inside) {
     for (authority, host, status) in [
-        ("b.example", "localhost", 403),
+        ("b.example", "localhost", 400),
         ("b.example", "", 403),
         ("", "b.example", 403),
         ("", "", 400),
