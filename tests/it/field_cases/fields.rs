@@ -221,6 +221,7 @@ pub async fn heads_that_are_too_large_are_refused_by_name() -> String {
         }
     }
     assert_eq!(world.refused("reply-too-large").await, 8.0);
+    assert_eq!(outside.refused("reply-too-large").await, 8.0);
     "431 and 414 with problem bodies, with what we add counted; answers 502 naming the limit"
         .to_owned()
 }

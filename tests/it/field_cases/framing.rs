@@ -60,7 +60,7 @@ pub async fn a_length_beside_a_transfer_coding_never_splits_a_request() -> Strin
             wire.send(format!("{head}{body}{smuggled}")).await;
             let reply = wire.answer().await;
             // Whatever was made of it, nothing after it is read on this connection.
-            assert_eq!(wire.to_the_end().await, b"", "{head}");
+            assert_eq!(wire.end().await, b"", "{head}");
             let heard = world.application.news();
             if reply.status == 400 || reply.status == 501 {
                 assert!(heard.is_empty(), "{head}: {heard:?}");
@@ -106,7 +106,7 @@ pub async fn a_length_said_twice_is_one_length_or_an_error() -> String {
             wire.send(request(&format!("POST {target}"), &head, GOOD))
                 .await;
             assert_eq!(wire.answer().await.status, 400, "{target} {length:?}");
-            assert_eq!(wire.to_the_end().await, b"", "{length:?}");
+            assert_eq!(wire.end().await, b"", "{length:?}");
             assert!(world.application.news().is_empty(), "{target} {length:?}");
         }
         for length in folded {

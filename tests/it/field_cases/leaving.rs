@@ -61,11 +61,7 @@ pub async fn clients_that_leave(times: usize) -> String {
             }
         }
     }
-    let gone: HashSet<_> = application
-        .left()
-        .iter()
-        .map(|left| left.connection)
-        .collect();
+    let gone: HashSet<_> = application.left().into_iter().collect();
     assert_eq!(
         gone.len(),
         left,
@@ -135,7 +131,7 @@ async fn only_listening(world: &Inside) {
         wire.send(&sent).await;
         wire.finish().await;
         assert_eq!(wire.answer().await.status, status, "{sent}");
-        assert_eq!(wire.to_the_end().await, b"");
+        assert_eq!(wire.end().await, b"");
     }
 }
 
@@ -258,7 +254,7 @@ async fn silence(address: &str, peer: &Peer, target: &str, kind: &str, event: &s
     wire.head().await;
     wire.until(event.as_bytes()).await;
     let began = Instant::now();
-    assert_eq!(wire.to_the_end().await, b"\r\n", "it looks complete");
+    assert_eq!(wire.end().await, b"\r\n", "it looks complete");
     let took = began.elapsed();
     assert!(
         took > Duration::from_millis(900) && took < Duration::from_secs(4),

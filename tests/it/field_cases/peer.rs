@@ -59,21 +59,15 @@ pub enum Step {
     Reluctant,
     /// Sends back whatever comes from now on.
     Echo,
-    Close,
     /// Waits until the other side has gone.
     Hang,
 }
 
-/// How the other side let a connection go.
-#[derive(Clone, Copy, Debug)]
-pub struct Left {
-    pub connection: usize,
-    pub at: Instant,
-}
+type Steps = Arc<dyn Fn(&Heard) -> Vec<Step> + Send + Sync>;
 
 #[derive(Clone)]
 struct Script {
-    steps: Arc<dyn Fn(&Heard) -> Vec<Step> + Send + Sync>,
+    steps: Steps,
     /// It does not wait for the content.
     is_early: bool,
 }
@@ -82,7 +76,7 @@ struct Script {
 struct State {
     scripts: Mutex<HashMap<String, Script>>,
     heard: Mutex<Vec<Heard>>,
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<usize>>,
     sent: Mutex<Vec<Instant>>,
     early: Mutex<Vec<u8>>,
 }
@@ -145,12 +139,7 @@ impl Peer {
         self.put(path, true, Arc::new(move |_: &Heard| steps.clone()));
     }
 
-    fn put(
-        &self,
-        path: &str,
-        is_early: bool,
-        steps: Arc<dyn Fn(&Heard) -> Vec<Step> + Send + Sync>,
-    ) {
+    fn put(&self, path: &str, is_early: bool, steps: Steps) {
         let script = Script { steps, is_early };
         let mut scripts = self.state.scripts.lock().unwrap();
         scripts.insert(path.to_owned(), script);
@@ -191,7 +180,7 @@ impl Peer {
     }
 
     /// Returns the connections that were let go while a request on them was not answered whole.
-    pub fn left(&self) -> Vec<Left> {
+    pub fn left(&self) -> Vec<usize> {
         self.state.left.lock().unwrap().clone()
     }
 }
@@ -249,8 +238,7 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &State) -> Optio
             None => vec![Step::Send(message::answer(404, "", ""))],
         };
         if carry_out(&mut stream, steps, state).await.is_none() {
-            let at = Instant::now();
-            state.left.lock().unwrap().push(Left { connection, at });
+            state.left.lock().unwrap().push(connection);
             return None;
         }
         if is_early {
@@ -263,7 +251,7 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &State) -> Optio
     }
 }
 
-/// Goes through the steps; `None` if the other side goes before they are done. `Close` ends all.
+/// Goes through the steps; `None` if the other side goes before they are done.
 async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>, state: &State) -> Option<()> {
     for step in steps {
         match step {
@@ -281,7 +269,6 @@ async fn carry_out(stream: &mut TcpStream, steps: Vec<Step>, state: &State) -> O
                 tokio::io::copy(&mut read, &mut write).await.ok();
                 return None;
             }
-            Step::Close => stream.shutdown().await.ok()?,
             Step::Hang => {
                 gone(stream, None).await;
                 return None;

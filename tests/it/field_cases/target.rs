@@ -190,7 +190,7 @@ pub async fn a_path_is_forwarded_as_it_came_or_refused() -> String {
             let mut wire = Wire::to(address).await;
             wire.send(post(&format!("{prefix}{path}"), "", GOOD)).await;
             wire.answer().await.problem(400, "bad-request");
-            assert_eq!(wire.to_the_end().await, b"", "{path}");
+            assert_eq!(wire.end().await, b"", "{path}");
             assert!(peer.news().is_empty(), "{path}");
         }
         for path in kept {

@@ -77,7 +77,7 @@ pub async fn a_sender_that_waits_is_told_at_once() -> String {
             .expect("no answer to a head");
         assert_eq!(reply.status, *status, "{head}: {reply:?}");
         // The body that was announced does not come, so nothing else can.
-        assert_eq!(wire.to_the_end().await, b"");
+        assert_eq!(wire.end().await, b"");
     }
     assert!(world.application.news().is_empty() && narrow.application.news().is_empty());
 
@@ -143,7 +143,7 @@ async fn trickle(address: String, begin: String, pace: Duration) -> Vec<u8> {
             break;
         }
     }
-    wire.to_the_end().await
+    wire.end().await
 }
 
 /// Slow heads and bodies are ended by limits of their own, and hold up nobody else meanwhile; a
@@ -166,7 +166,7 @@ async fn stalled_http2() {
     .await;
     let mut wire = Wire::to(&world.address).await;
     wire.send("PRI * HTT").await;
-    wire.to_the_end().await;
+    wire.end().await;
 
     let order = [
         (":method", "POST"),
@@ -282,7 +282,7 @@ pub async fn slow_clients(count: usize, pace: Duration) -> String {
             wire.send(first).await;
             assert_eq!(wire.answer().await.status, 200);
         }
-        assert_eq!(wire.to_the_end().await, b"");
+        assert_eq!(wire.end().await, b"");
     }
     format!(
         "{} late heads closed, {} late bodies 408, silent ones closed; the one permit stayed free",

@@ -64,7 +64,7 @@ impl Wire {
         let body = match message::answer_framing(method, reply.status, &head) {
             Framing::Length(length) => self.exactly(length).await,
             Framing::Chunked => self.chunks().await,
-            Framing::ToTheEnd => self.to_the_end().await,
+            Framing::ToTheEnd => self.end().await,
         };
         let body = body.into();
         Reply { body, ..reply }
@@ -93,7 +93,7 @@ impl Wire {
     }
 
     /// Waits until the other side has closed; everything that came before is returned.
-    pub async fn to_the_end(&mut self) -> Vec<u8> {
+    pub async fn end(&mut self) -> Vec<u8> {
         loop {
             match self.more(WITHIN).await {
                 Now::Talking => {}
