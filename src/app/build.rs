@@ -126,7 +126,9 @@ impl Builder {
         if self.addresses.inbound.is_none() {
             self.ask_consul();
         }
-        let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);
+        let readiness = Arc::new(readiness);
+        let (admin, public) = (sockets.admin, sockets.public);
+        let commands = self.administer(admin, public, directory.clone(), readiness.clone());
         let shipper = self.deliver()?;
         self.lifecycle.advance(Phase::Serving);
         let addresses = self.addresses;
@@ -145,6 +147,8 @@ impl Builder {
             lifecycle: self.lifecycle,
             workers: self.workers,
             commands,
+            readiness,
+            left: None,
             metrics: self.metrics,
             spool: self.spool,
             state: self.state,
@@ -320,10 +324,9 @@ impl Builder {
         socket: TcpListener,
         public: Option<TcpListener>,
         directory: Arc<Directory>,
-        readiness: Readiness,
+        readiness: Arc<Readiness>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
-        let readiness = Arc::new(readiness);
         let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
         let active = self.active.clone();
         let house = Arc::new(admin::House {

@@ -67,7 +67,11 @@ impl Collector {
 
     /// Carries the collector on until it is asked to stop, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
-        Stoppable::new(|stop| self.run_until(stop))
+        Stoppable::new(|stop| {
+            self.run_until(async {
+                stop.await;
+            })
+        })
     }
 
     /// Carries the collector on until `stop`, then stops it in order.
@@ -79,7 +83,7 @@ impl Collector {
         // The beacon deregisters first; running requests then get their bounded time.
         self.lifecycle.advance(Phase::Leaving);
         self.lifecycle.advance(Phase::Stopping);
-        self.workers.end().await;
+        self.workers.end(std::time::Duration::from_secs(2)).await;
         if let Err(error) = self.collector.close().await {
             tracing::warn!(%error, "not closed cleanly; nothing confirmed is lost");
         }

@@ -17,8 +17,8 @@ pub(super) enum Exit {
     Unreachable,
     Timeout,
     Bug,
-    /// Ended by a signal; the code says which.
-    Signal(u8),
+    /// Ended by a signal, or as the command that was run.
+    Other(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -30,7 +30,7 @@ impl From<Exit> for ExitCode {
             Exit::Unreachable => 3,
             Exit::Timeout => 4,
             Exit::Bug => 70,
-            Exit::Signal(code) => code,
+            Exit::Other(code) => code,
         })
     }
 }

@@ -39,8 +39,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the sidecar beside an application.
-    Run(ConfigArgs),
+    /// Run the sidecar beside an application, or a command beside a sidecar.
+    Run(serve::RunArgs),
     /// Run the collector of status reports, with the task API.
     Collector(ConfigArgs),
     /// Show everything on one machine: registry, collector, example applications, traffic.
@@ -72,6 +72,9 @@ enum Command {
     LogLevel(local::LogLevelArgs),
     /// Ask the local sidecar whether it is ready.
     Healthcheck(local::AdminArgs),
+    /// Become the command of `run -- CMD`; `run` calls this itself.
+    #[command(hide = true)]
+    Become(serve::BecomeArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -155,7 +158,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
-        Command::Run(config) => serve::sidecar(config),
+        Command::Run(args) => serve::sidecar(args),
         Command::Collector(config) => serve::collector(config),
         Command::Demo(args) => serve::demo(args),
         Command::DevRegistry(args) => serve::dev_registry(args),
@@ -168,6 +171,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Quit(args) => local::quit(args),
         Command::LogLevel(args) => local::log_level(args),
         Command::Healthcheck(args) => local::healthcheck(args),
+        Command::Become(args) => serve::become_command(args),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The long-running commands: settings in, a process until its end.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,6 +13,25 @@ use crate::telemetry::log::Chain;
 
 use super::exit::{Exit, Failure};
 use super::{ConfigArgs, OutputArgs, output};
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Command to run beside the sidecar, which ends with it and with its exit code.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BecomeArgs {
+    #[arg(long)]
+    parent: i32,
+    #[arg(long)]
+    open_files: Option<u64>,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -34,9 +54,31 @@ pub(super) struct DevRegistryArgs {
     listen: SocketAddr,
 }
 
-pub(super) fn sidecar(config: ConfigArgs) -> Result<Exit, Failure> {
-    let settings = Settings::load(&config.source(), Role::Sidecar)?;
-    carry(async { ended(app::run(settings).await) })
+pub(super) fn sidecar(args: RunArgs) -> Result<Exit, Failure> {
+    let settings = Settings::load(&args.config.source(), Role::Sidecar)?;
+    if args.command.is_empty() {
+        return carry(async { ended(app::run(settings).await) });
+    }
+    carry(async {
+        match app::run_beside(settings, args.command).await {
+            Ok(code) => Ok(Exit::Other(code)),
+            Err(error) => ended(Err(error)),
+        }
+    })
+}
+
+pub(super) fn become_command(args: BecomeArgs) -> Result<Exit, Failure> {
+    let launch = app::Launch {
+        parent: args.parent,
+        open_files: args.open_files,
+        command: args.command,
+    };
+    let (code, error) = launch.become_command();
+    let name = launch.command[0].display();
+    Err(Failure::Start {
+        text: format!("the command {name} cannot be started: {error}"),
+        exit: Exit::Other(code),
+    })
 }
 
 pub(super) fn collector(config: ConfigArgs) -> Result<Exit, Failure> {
@@ -94,7 +136,7 @@ fn carry(process: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, F
 fn ended(result: Result<(), app::Error>) -> Result<Exit, Failure> {
     match result {
         Ok(()) => Ok(Exit::Fine),
-        Err(app::Error::Killed { code }) => Ok(Exit::Signal(code)),
+        Err(app::Error::Killed { code }) => Ok(Exit::Other(code)),
         Err(error) => Err(Failure::Start {
             text: Chain(&error).to_string(),
             exit: match error {

@@ -19,6 +19,7 @@ mod delivery;
 mod demo;
 mod examples;
 mod floors;
+mod job;
 mod long;
 mod passthrough;
 mod registry_conversation;
