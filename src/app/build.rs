@@ -2,6 +2,7 @@
 
 use super::delivery::Delivery;
 use super::ready::Readiness;
+use super::reload::Reload;
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
@@ -128,7 +129,14 @@ impl Builder {
         }
         let readiness = Arc::new(readiness);
         let (admin, public) = (sockets.admin, sockets.public);
-        let commands = self.administer(admin, public, directory.clone(), readiness.clone());
+        let reload = Arc::new(Reload::new(self.settings.clone()));
+        let commands = self.administer(
+            admin,
+            public,
+            directory.clone(),
+            readiness.clone(),
+            reload.clone(),
+        );
         let shipper = self.deliver()?;
         self.lifecycle.advance(Phase::Serving);
         let addresses = self.addresses;
@@ -148,6 +156,7 @@ impl Builder {
             workers: self.workers,
             commands,
             readiness,
+            reload,
             left: None,
             metrics: self.metrics,
             spool: self.spool,
@@ -325,10 +334,12 @@ impl Builder {
         public: Option<TcpListener>,
         directory: Arc<Directory>,
         readiness: Arc<Readiness>,
+        reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
         let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
         let active = self.active.clone();
+        let in_force = reload.clone();
         let house = Arc::new(admin::House {
             own_address: self.addresses.admin,
             metrics: self.metrics.clone(),
@@ -338,7 +349,12 @@ impl Builder {
             outbound_ready: Box::new(move || outbound_ready.outbound()),
             contracts: Box::new(move || contracts.contracts()),
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
-            config: self.settings.to_json(),
+            config: Box::new(move || in_force.in_force()),
+            reload: Box::new(move || {
+                let reloaded = reload.reload().map_err(|refused| refused.problems())?;
+                reloaded.tell();
+                Ok(reloaded.to_json())
+            }),
             commands,
         });
         if let Some(public) = public {

@@ -12,12 +12,13 @@ mod compose;
 mod contracts;
 mod delivery;
 mod ready;
+mod reload;
 mod sidecar;
 mod signals;
 mod sockets;
 mod workers;
 
-pub use child::Launch;
+pub use child::{BECOME, Launch};
 pub use collector::Collector;
 pub use compose::consul as consul_config;
 pub use sidecar::Sidecar;

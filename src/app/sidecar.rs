@@ -4,6 +4,7 @@ use super::build::Builder;
 use super::child::{Child, Program};
 use super::delivery::Delivery;
 use super::ready::Readiness;
+use super::reload::Reload;
 use super::signals::Stoppable;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
@@ -39,6 +40,7 @@ pub struct Sidecar {
     pub(super) workers: Workers,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) readiness: Arc<Readiness>,
+    pub(super) reload: Arc<Reload>,
     /// When it was first told to leave.
     pub(super) left: Option<Instant>,
     pub(super) metrics: Arc<Metrics>,
@@ -70,7 +72,9 @@ impl Sidecar {
 
     /// Carries the sidecar on until it is asked to stop or told to quit, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
+        let reload = self.reload.clone();
         Stoppable::new(|stop| async { self.live(None, stop).await.map(drop) })
+            .at_hangup(move || reload.hangup())
     }
 
     /// Carries the sidecar on beside a command, and returns the exit code of that.

@@ -12,6 +12,8 @@ use std::process;
 
 /// This program, also after its file was replaced.
 const OURSELVES: &str = "/proc/self/exe";
+/// The word that makes this program become a command.
+pub const BECOME: &str = "become";
 /// As a shell says that there is no such command.
 const NOT_FOUND: u8 = 127;
 
@@ -30,7 +32,7 @@ pub fn command(program: &Program) -> tokio::process::Command {
     let mut launch = tokio::process::Command::new(OURSELVES);
     launch
         .arg0("hermes-sidecar")
-        .args(["become", "--parent"])
+        .args([BECOME, "--parent"])
         .arg(process::id().to_string());
     if let Some(limit) = program.open_files {
         launch.arg("--open-files").arg(limit.to_string());

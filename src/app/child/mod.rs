@@ -8,7 +8,7 @@
 mod launch;
 mod passed;
 
-pub use launch::Launch;
+pub use launch::{BECOME, Launch};
 
 use super::Error;
 use super::signals::code_of;
