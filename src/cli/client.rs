@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::{RequestBuilder, StatusCode, redirect};
+use tokio::time::Instant;
 
 use crate::config::{Addresses, Source};
 
 use super::exit::Failure;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Beyond it an answer is not ours.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -54,11 +55,13 @@ pub(super) async fn send(
     url: &str,
     request: RequestBuilder,
 ) -> Result<Answer, Failure> {
+    let begun = Instant::now();
     let failed = |source: reqwest::Error| {
         let url = url.to_owned();
         // A connection that cannot be made in time is as far away as one that is refused.
         if source.is_timeout() && !source.is_connect() {
-            Failure::Timeout { what, url }
+            let within = Duration::from_millis(begun.elapsed().as_millis() as u64);
+            Failure::Timeout { what, url, within }
         } else {
             Failure::Unreachable {
                 what,
@@ -85,14 +88,19 @@ pub(super) async fn send(
     })
 }
 
-/// Decides where a listener is: as the flag says, else as the settings say.
+/// Decides where a listener is: as the flag says, else as the sidecar says that we run beside
+/// (unless a file is named), else as the settings say.
 pub(super) fn base(
     flag: Option<String>,
     name: &'static str,
     config: Option<PathBuf>,
     pick: fn(&Addresses) -> Option<String>,
 ) -> Result<String, Failure> {
-    if let Some(url) = flag {
+    let ours = match &config {
+        None => Source::of_process(None, Vec::new()).beside(name),
+        Some(_) => None,
+    };
+    if let Some(url) = flag.or(ours) {
         let known = url.starts_with("http://") || url.starts_with("https://");
         return match known {
             true => Ok(url.trim_end_matches('/').to_owned()),

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::{self, Answer};
@@ -47,6 +48,38 @@ pub(super) fn drain(args: AdminArgs) -> Result<Exit, Failure> {
 
 pub(super) fn quit(args: AdminArgs) -> Result<Exit, Failure> {
     order(args, "/quit", "stopping")
+}
+
+pub(super) fn reload(args: AdminArgs) -> Result<Exit, Failure> {
+    #[derive(Deserialize)]
+    struct Reloaded {
+        applied: Vec<String>,
+        restart: Vec<String>,
+    }
+    let answer = ask(args.place, Method::POST, "/reload", None)?;
+    if answer.status == StatusCode::BAD_REQUEST {
+        let told = output::detail(&answer.body);
+        return Err(Failure::Usage(format!("nothing was changed:\n{told}")));
+    }
+    refuse(&answer)?;
+    let reloaded: Reloaded = serde_json::from_slice(&answer.body)
+        .map_err(|error| Failure::Answer(format!("the answer makes no sense: {error}")))?;
+    if args.output.is_json() {
+        output::json(&json!({"applied": reloaded.applied, "restart": reloaded.restart}));
+        return Ok(Exit::Fine);
+    }
+    for (what, keys) in [
+        ("in force now", &reloaded.applied),
+        ("wants a restart", &reloaded.restart),
+    ] {
+        for key in keys {
+            output::line(&format!("{}  {what}", output::plain(key)));
+        }
+    }
+    if reloaded.applied.is_empty() && reloaded.restart.is_empty() {
+        output::talk("nothing has changed");
+    }
+    Ok(Exit::Fine)
 }
 
 fn order(args: AdminArgs, path: &str, done: &str) -> Result<Exit, Failure> {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Parser};
 
 use crate::app;
 use crate::config::{Role, Settings};
@@ -15,6 +15,16 @@ use super::exit::{Exit, Failure};
 use super::{ConfigArgs, OutputArgs, output};
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+The command starts once calls can be made, after 10 seconds in any case. It finds the listeners in
+HERMES_OUTBOUND and HERMES_ADMIN, gets the signals that the sidecar gets, and can call until it has
+gone or limits.drain_timeout has passed. With contracts of its own it is told to stop only after
+limits.drain_delay, once callers have heard.
+
+Examples:
+  hermes-sidecar run -c examples/quickstart/hermes.toml
+  hermes-sidecar run --set application.name=import -- ./nightly-import --full
+  hermes-sidecar run -- sh -c 'http_proxy=$HERMES_OUTBOUND exec ./unchanged-client'")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -23,8 +33,12 @@ pub(super) struct RunArgs {
     command: Vec<OsString>,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct BecomeArgs {
+/// The word by which `run -- CMD` starts its command.
+pub(super) use crate::app::BECOME;
+
+#[derive(Debug, Parser)]
+#[command(name = BECOME)]
+pub(super) struct Become {
     #[arg(long)]
     parent: i32,
     #[arg(long)]
@@ -50,6 +64,7 @@ pub(super) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DevRegistryArgs {
+    /// Where it listens, as a Consul agent would.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8500")]
     listen: SocketAddr,
 }
@@ -67,7 +82,7 @@ pub(super) fn sidecar(args: RunArgs) -> Result<Exit, Failure> {
     })
 }
 
-pub(super) fn become_command(args: BecomeArgs) -> Result<Exit, Failure> {
+pub(super) fn become_command(args: Become) -> Result<Exit, Failure> {
     let launch = app::Launch {
         parent: args.parent,
         open_files: args.open_files,

@@ -183,7 +183,7 @@ fn key_of(rest: &str) -> Named {
             near.to_ascii_uppercase()
         ),
         None => {
-            let mut sections: Vec<&str> = keys::children("").into_iter().collect();
+            let mut sections: Vec<&str> = keys::children("").collect();
             sections.sort_unstable();
             sections.dedup();
             format!("names no section; there are {}", sections.join(", "))

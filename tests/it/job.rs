@@ -13,9 +13,10 @@ use crate::support::road::{AGENT, ROUTE, application, callee};
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::{wait_for, wait_until};
 use rustix::process::{Pid, Signal, test_kill_process};
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -322,7 +323,7 @@ async fn quit_ends_an_idle_sidecar_at_once_and_a_busy_one_when_its_calls_have_en
         .consul(&consul.address())
         .start()
         .await;
-    let body = serde_json::json!({"agent": AGENT, "input": fraud_input()});
+    let body = json!({"agent": AGENT, "input": fraud_input()});
     let url = format!("{}/hermes/invoke", busy.outbound_url());
     let mut running = JoinSet::new();
     running.spawn(client().post(url).json(&body).send());
@@ -360,14 +361,78 @@ async fn a_drained_sidecar_stays_and_serves_until_it_quits() {
     assert_eq!(served.ended().await.code(), Some(0), "{}", served.log());
 }
 
+#[tokio::test]
+async fn settings_are_read_again_on_request_and_on_sighup() {
+    let mut sidecar = Sidecar::named("payment").start_unready().await;
+    sidecar.reconfigure("log.filter", "debug");
+    sidecar.reconfigure("limits.drain_delay", "1s");
+    let told = order(&sidecar, "reload");
+    let expected = "log.filter  in force now\n";
+    assert!(told.contains(expected), "{told}");
+    assert!(
+        told.contains("limits.drain_delay  wants a restart\n"),
+        "{told}"
+    );
+    assert_eq!(order(&sidecar, "log-level"), "debug\n");
+    let shown = client().get(sidecar.admin_url() + "/config").send().await;
+    let shown: Value = shown.unwrap().json().await.unwrap();
+    assert_eq!(shown["config"]["log"]["filter"], "debug");
+    assert_eq!(shown["config"]["limits"]["drain_delay"], "3s");
+
+    // A fault changes nothing, and is told.
+    sidecar.reconfigure("log.filtr", "trace");
+    sidecar.reconfigure("log.filter", "warn");
+    let refused = ask(&sidecar, "reload");
+    assert_eq!(refused.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("log.filtr: no such key"), "{stderr}");
+    assert_eq!(order(&sidecar, "log-level"), "debug\n");
+
+    sidecar.forget("log.filtr");
+    sidecar.process().signal(Signal::HUP);
+    wait_until(AT_ONCE, "new filter", async || {
+        order(&sidecar, "log-level") == "warn\n"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn check_knows_the_ports_of_its_own_running_sidecar() {
+    let (application, consul) = tokio::join!(application(), Consul::start());
+    let running = callee(&application).consul(&consul.address()).start().await;
+    let check = async |more: &[&str]| {
+        let mut command = tokio::process::Command::new(program::hermes());
+        command
+            .args(["check", "-c"])
+            .arg(running.config_file())
+            .args(more);
+        command.env("STATE_DIRECTORY", running.state_directory());
+        let output = command.output().await.unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), told)
+    };
+    let (code, told) = check(&[]).await;
+    let own = told.matches("is in use, by the sidecar that runs with these settings");
+    assert_eq!((code, own.count()), (Some(0), 3), "{told}");
+    let (code, told) = check(&["--set", "application.name=other"]).await;
+    assert_eq!(code, Some(1), "{told}");
+    assert_eq!(told.matches("Address already in use").count(), 3, "{told}");
+}
+
 fn quit(sidecar: &Sidecar) {
     order(sidecar, "quit");
 }
 
-fn order(sidecar: &Sidecar, command: &str) {
-    let output = Command::new(program::hermes())
+/// Gives a command that must be obeyed, and returns what it prints.
+fn order(sidecar: &Sidecar, command: &str) -> String {
+    let output = ask(sidecar, command);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn ask(sidecar: &Sidecar, command: &str) -> Output {
+    Command::new(program::hermes())
         .args([command, "--admin", &sidecar.admin_url()])
         .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+        .unwrap()
 }

@@ -145,6 +145,13 @@ impl Sidecar {
         std::fs::write(self.config_file(), self.config.to_string()).unwrap();
     }
 
+    /// Takes a key out of its config file again.
+    pub fn forget(&mut self, key: &str) {
+        let (section, key) = key.split_once('.').expect("a key has a section");
+        self.config[section].as_table_mut().unwrap().remove(key);
+        std::fs::write(self.config_file(), self.config.to_string()).unwrap();
+    }
+
     /// Waits for its end, which it comes to by itself or was asked for.
     pub async fn ended(&mut self) -> ExitStatus {
         self.process.ended(END_WITHIN).await
