@@ -4,7 +4,6 @@
 //! adds its findings; all of them run, whatever the others found.
 
 use std::io::{ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,9 +12,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::app;
-use crate::config::{self, Application, Examined, Role, Settings, Upstream};
+use crate::config::{self, Application, Examined, Role, Settings};
 use crate::consul;
 use crate::contract::{Contract, Profile, lint};
+use crate::socket::{Address, BindError, Listener};
 use crate::telemetry::log::Chain;
 
 use super::exit::{Exit, Failure};
@@ -100,12 +100,12 @@ pub(super) fn check(config: ConfigArgs, output: OutputArgs) -> Result<Exit, Fail
 fn surroundings(found: &mut Findings, examined: &Examined) -> Result<(), Failure> {
     let settings = &examined.settings;
     let (is_sidecar, is_collector) = settings.roles();
-    let running = client::block_on(async { Ok(Running::ask(settings).await) })?;
-    ports(found, examined, &running, is_sidecar, is_collector);
     files(found, examined);
     folders(found, examined, is_sidecar, is_collector);
     contracts(found, &settings.application);
     client::block_on(async {
+        let running = Running::ask(settings).await;
+        ports(found, examined, &running, is_sidecar, is_collector).await;
         if !examined.is_faulty("consul") {
             consul(found, settings).await;
         }
@@ -136,7 +136,7 @@ fn show(found: &Findings, output: OutputArgs) {
     }
 }
 
-fn ports(
+async fn ports(
     found: &mut Findings,
     examined: &Examined,
     running: &Running,
@@ -144,22 +144,18 @@ fn ports(
     is_collector: bool,
 ) {
     let settings = &examined.settings;
-    let mut listeners: Vec<(&str, SocketAddr)> = Vec::new();
+    let mut listeners: Vec<(&str, &Address)> = Vec::new();
     if is_sidecar {
         if settings.application.upstream.is_some() {
-            listeners.push(("inbound", settings.inbound.listen));
+            listeners.push(("inbound", &settings.inbound.listen));
         }
-        listeners.push(("outbound", settings.outbound.listen));
-        listeners.push(("admin", settings.admin.listen));
-        listeners.extend(
-            settings
-                .admin
-                .public_listen
-                .map(|address| ("public admin", address)),
-        );
+        listeners.push(("outbound", &settings.outbound.listen));
+        listeners.push(("admin", &settings.admin.listen));
+        let public = settings.admin.public_listen.as_ref();
+        listeners.extend(public.map(|address| ("public admin", address)));
     }
     if is_collector {
-        listeners.push(("collector", settings.collector.listen));
+        listeners.push(("collector", &settings.collector.listen));
     }
     for (name, address) in listeners {
         let key = match name {
@@ -169,7 +165,7 @@ fn ports(
         if examined.is_faulty(&key) {
             continue;
         }
-        let error = match TcpListener::bind(address) {
+        let error = match Listener::bind(address).await {
             Ok(_) => {
                 found.ok("ports", format!("{name} {address} is free"));
                 continue;
@@ -177,12 +173,20 @@ fn ports(
             Err(error) => error,
         };
         match running.owner(name, address) {
-            Some(owner) if error.kind() == ErrorKind::AddrInUse => found.ok(
+            Some(owner) if is_in_use(&error) => found.ok(
                 "ports",
                 format!("{name} {address} is in use, by the {owner} that runs with these settings"),
             ),
-            _ => found.problem("ports", format!("{name} {address}: {error}")),
+            _ => found.problem("ports", format!("{name} {address}: {}", Chain(&error))),
         }
+    }
+}
+
+fn is_in_use(error: &BindError) -> bool {
+    match error {
+        BindError::Tcp(source) => source.kind() == ErrorKind::AddrInUse,
+        BindError::InUse => true,
+        BindError::Unix(_) | BindError::NotASocket => false,
     }
 }
 
@@ -365,40 +369,15 @@ async fn consul(found: &mut Findings, settings: &Settings) {
     }
 }
 
-/// Asks the application as admission will: its health path, the usual two, then a TCP connect.
+/// Asks the application as admission will.
 async fn application(found: &mut Findings, application: &Application) {
     let Some(upstream) = &application.upstream else {
         return;
     };
-    let paths = match &application.health {
-        Some(path) => vec![path.as_str()],
-        None => vec!["/hermes/health", "/hermes/heartbeat"],
-    };
-    for path in paths {
-        match ask(upstream, path, application.health_timeout).await {
-            Ok(404) if application.health.is_none() => {}
-            Ok(status @ 200..=299) => {
-                return found.ok("application", format!("{path} says {status}"));
-            }
-            Ok(status) => return found.problem("application", format!("{path} says {status}")),
-            Err(failure) => {
-                return found.problem("application", failure.to_string());
-            }
-        }
+    match app::ask_application(application, upstream).await {
+        Ok(()) => found.ok("application", "is well"),
+        Err(error) => found.problem("application", Chain(&*error).to_string()),
     }
-    found.ok("application", "has no health path, but answers");
-}
-
-async fn ask(upstream: &Upstream, path: &str, timeout: Duration) -> Result<u16, Failure> {
-    let host = if upstream.host.contains(':') {
-        format!("[{}]", upstream.host)
-    } else {
-        upstream.host.clone()
-    };
-    let base = format!("http://{host}:{}", upstream.port);
-    let request = client::http(timeout)?.get(format!("{base}{path}"));
-    let answer = client::send("the application", &base, request).await?;
-    Ok(answer.status.as_u16())
 }
 
 fn clock(found: &mut Findings, now: SystemTime) {

@@ -1,11 +1,11 @@
 //! Processes of ours that run already, as their own listeners tell.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::config::Settings;
+use crate::socket::Address;
 
 use super::client;
 
@@ -23,11 +23,11 @@ pub(super) struct Running {
 impl Running {
     /// Asks at the addresses of the settings.
     pub async fn ask(settings: &Settings) -> Self {
-        let told = get(settings.admin.listen, "/config").await;
+        let told = get(&settings.admin.listen, "/config").await;
         let told = told.and_then(|body| serde_json::from_slice::<Value>(&body).ok());
         let config = told.map(|mut told| told["config"].take());
         let name = settings.application.name.as_str();
-        let metrics = get(settings.collector.listen, "/metrics").await;
+        let metrics = get(&settings.collector.listen, "/metrics").await;
         let metrics = metrics.unwrap_or_default();
         Self {
             sidecar: config.filter(|config| config["application"]["name"] == name),
@@ -36,7 +36,7 @@ impl Running {
     }
 
     /// Names the process of ours that has a listener's address.
-    pub fn owner(&self, listener: &str, address: SocketAddr) -> Option<&'static str> {
+    pub fn owner(&self, listener: &str, address: &Address) -> Option<&'static str> {
         let key = match listener {
             "collector" => return self.collector.then_some("collector"),
             "public admin" => "/admin/public_listen",
@@ -45,13 +45,12 @@ impl Running {
             _ => "/inbound/listen",
         };
         let told = self.sidecar.as_ref()?.pointer(key)?.as_str()?;
-        let same = told.parse() == Ok(address);
-        same.then_some("sidecar")
+        (told == address.to_string()).then_some("sidecar")
     }
 }
 
-async fn get(address: SocketAddr, path: &str) -> Option<Vec<u8>> {
-    let base = format!("http://{address}");
+async fn get(address: &Address, path: &str) -> Option<Vec<u8>> {
+    let base = address.to_url();
     let request = client::http(TIMEOUT).ok()?.get(format!("{base}{path}"));
     // Whoever does not answer as we would is not one of ours.
     let answer = client::send("a process of ours", &base, request)

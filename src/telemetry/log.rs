@@ -119,9 +119,10 @@ mod tests {
     #[test]
     fn a_chain_says_each_reason_once() {
         let chain = |words: &[&'static str]| {
-            let link = words.iter().rev().fold(None, |cause, says| {
-                Some(Box::new(Link { says, cause }))
-            });
+            let link = words
+                .iter()
+                .rev()
+                .fold(None, |cause, says| Some(Box::new(Link { says, cause })));
             Chain(&*link.unwrap()).to_string()
         };
         for (words, expected) in [

@@ -59,8 +59,8 @@ impl Child {
     pub fn new(program: Program, addresses: &Addresses, ready: Ready) -> Result<Self, Error> {
         let mut command = launch::command(&program);
         command
-            .env("HERMES_OUTBOUND", format!("http://{}", addresses.outbound))
-            .env("HERMES_ADMIN", format!("http://{}", addresses.admin))
+            .env("HERMES_OUTBOUND", addresses.outbound.to_url())
+            .env("HERMES_ADMIN", addresses.admin.to_url())
             .kill_on_drop(true);
         Ok(Self {
             stage: Stage::Waiting {
