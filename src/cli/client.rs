@@ -12,6 +12,7 @@ use crate::config::{Addresses, Source};
 use super::exit::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const UNIX: &str = "unix:";
 /// Beyond it an answer is not ours.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -38,15 +39,26 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .block_on(future)
 }
 
-/// Makes a client that never goes through a proxy, which may be the sidecar itself, and follows nobody.
-pub(super) fn http(timeout: Duration) -> Result<reqwest::Client, Failure> {
-    reqwest::Client::builder()
+/// Makes a client for `base`, which may be `unix:PATH`. It never goes through a proxy, which may be
+/// the sidecar itself, and follows nobody.
+pub(super) fn http(base: &str, timeout: Duration) -> Result<reqwest::Client, Failure> {
+    let mut builder = reqwest::Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(timeout)
-        .build()
-        .map_err(|error| Failure::bug(&error))
+        .timeout(timeout);
+    if let Some(socket) = base.strip_prefix(UNIX) {
+        builder = builder.unix_socket(socket);
+    }
+    builder.build().map_err(|error| Failure::bug(&error))
+}
+
+/// Writes the URL of a path below `base`; through a unix socket it needs some host all the same.
+pub(super) fn url(base: &str, path: &str) -> String {
+    match base.starts_with(UNIX) {
+        true => format!("http://localhost{path}"),
+        false => format!("{base}{path}"),
+    }
 }
 
 /// Sends a request and reads the whole answer.
@@ -101,11 +113,12 @@ pub(super) fn base(
         Some(_) => None,
     };
     if let Some(url) = flag.or(ours) {
-        let known = url.starts_with("http://") || url.starts_with("https://");
+        let known = ["http://", "https://", UNIX];
+        let known = known.iter().any(|start| url.starts_with(start));
         return match known {
             true => Ok(url.trim_end_matches('/').to_owned()),
             false => Err(Failure::Usage(format!(
-                "--{name}: must begin with http:// or https://"
+                "--{name}: must begin with http://, https:// or unix:"
             ))),
         };
     }

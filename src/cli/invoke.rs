@@ -95,8 +95,8 @@ pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
     let patience = args
         .deadline
         .map_or(PATIENCE, |length| length.saturating_add(GRACE));
-    let request = client::http(patience)?
-        .post(format!("{base}/hermes/invoke"))
+    let request = client::http(&base, patience)?
+        .post(client::url(&base, "/hermes/invoke"))
         .header("content-type", "application/json")
         .body(body);
     let answer = client::block_on(client::send("the sidecar", &base, request))?;

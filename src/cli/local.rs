@@ -135,7 +135,7 @@ fn ask(
     let base = client::base(place.admin, "admin", place.config, |addresses| {
         addresses.admin.clone()
     })?;
-    let mut request = client::http(TIMEOUT)?.request(method, format!("{base}{path}"));
+    let mut request = client::http(&base, TIMEOUT)?.request(method, client::url(&base, path));
     // A page in a browser cannot send this header to us, so it cannot command us either.
     request = request.header("hermes-admin", "1");
     if let Some(body) = body {

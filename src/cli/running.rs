@@ -51,7 +51,8 @@ impl Running {
 
 async fn get(address: &Address, path: &str) -> Option<Vec<u8>> {
     let base = address.to_url();
-    let request = client::http(TIMEOUT).ok()?.get(format!("{base}{path}"));
+    let request = client::http(&base, TIMEOUT).ok()?;
+    let request = request.get(client::url(&base, path));
     // Whoever does not answer as we would is not one of ours.
     let answer = client::send("a process of ours", &base, request)
         .await

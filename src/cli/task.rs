@@ -91,12 +91,12 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
     let base = client::base(args.collector, "collector", args.config, |addresses| {
         addresses.collector.clone()
     })?;
-    let mut url = reqwest::Url::parse(&base)
+    let mut url = reqwest::Url::parse(&client::url(&base, ""))
         .map_err(|error| Failure::Usage(format!("--collector: {error}")))?;
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(["tasks", args.id.as_str()]);
     }
-    let mut request = client::http(TIMEOUT)?.get(url);
+    let mut request = client::http(&base, TIMEOUT)?.get(url);
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }

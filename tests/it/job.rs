@@ -272,6 +272,38 @@ async fn the_commands_streams_are_the_callers() {
 }
 
 #[tokio::test]
+async fn a_command_finds_listeners_on_unix_sockets() {
+    let consul = Consul::start().await;
+    let folder = TempDir::with_prefix("hermes-job-").unwrap();
+    let config = format!(
+        "[application]\nname = \"job\"\n[outbound]\nlisten = \"unix:{0}/out.sock\"\n\
+         [admin]\nlisten = \"unix:{0}/admin.sock\"\n[consul]\naddress = \"{1}\"\n",
+        folder.path().display(),
+        consul.address()
+    );
+    std::fs::write(folder.path().join("hermes.toml"), config).unwrap();
+    let hermes = program::hermes();
+    let script = format!(
+        "'{0}' log-level && exec '{0}' invoke nobody-v1.0",
+        hermes.display()
+    );
+    let output = tokio::process::Command::new(&hermes)
+        .args(["run", "--", "sh", "-c", &script])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("STATE_DIRECTORY", folder.path().join("state"))
+        .current_dir(folder.path())
+        .output()
+        .await
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    // The sidecar knows no such contract, so it was asked.
+    assert!(told.starts_with("info\n{"), "{output:?}");
+    assert!(told.contains("nobody-v1.0"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[tokio::test]
 async fn a_command_that_serves_is_told_once_callers_have_heard() {
     let (application, consul) = tokio::join!(application(), Consul::start());
     let script = "trap 'echo told >told; exit 0' TERM; while :; do sleep 0.05; done";
