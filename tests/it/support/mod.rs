@@ -9,6 +9,7 @@
 )]
 
 pub mod application;
+pub mod authority;
 pub mod client;
 pub mod collector;
 pub mod consul;
@@ -18,6 +19,7 @@ pub mod link;
 pub mod load;
 pub mod metric;
 pub mod pair;
+pub mod polyglot;
 pub mod port;
 pub mod process;
 pub mod program;
