@@ -141,6 +141,50 @@ async fn signals_are_passed_on_as_they_come() {
     assert_eq!(job.ended().await.code(), Some(0), "{}", job.log());
 }
 
+/// Runs the words given to it on a terminal, presses Ctrl-C once they have written `up`, and once
+/// more when that was heard.
+const AT_A_TERMINAL: &str = r#"
+import os, pty, sys, time
+child, keys = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+for file in ["up", "told"]:
+    deadline = time.time() + 20
+    while not os.path.exists(file) and time.time() < deadline:
+        time.sleep(0.02)
+    os.write(keys, b"\x03")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"#;
+
+#[tokio::test]
+async fn a_key_pressed_at_the_terminal_is_heard_once() {
+    let consul = Consul::start().await;
+    let folder = TempDir::with_prefix("hermes-job-").unwrap();
+    let config = format!(
+        "[application]\nname = \"job\"\n[outbound]\nlisten = \"127.0.0.1:0\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n[consul]\naddress = \"{}\"\n",
+        consul.address()
+    );
+    std::fs::write(folder.path().join("hermes.toml"), config).unwrap();
+    // A signal passed on as well would come within this second.
+    let script = "trap 'echo INT >>heard' INT; : >up; while [ ! -s heard ]; do sleep 0.05; done\n\
+                  sleep 1; cp heard told; while :; do sleep 0.05; done";
+    let output = tokio::process::Command::new("python3")
+        .args(["-c", AT_A_TERMINAL])
+        .arg(program::hermes())
+        .args(["run", "--", "sh", "-c", script])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("STATE_DIRECTORY", folder.path().join("state"))
+        .current_dir(folder.path())
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(output.stdout, b"130\n", "{output:?}");
+    let heard = std::fs::read_to_string(folder.path().join("told")).unwrap();
+    assert_eq!(heard, "INT\n");
+}
+
 #[tokio::test]
 async fn a_command_without_a_handler_ends_by_the_signal() {
     let consul = Consul::start().await;
