@@ -46,7 +46,7 @@ pub(super) struct InvokeArgs {
     /// says nothing is given up after 30s.
     #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
-    /// Base URL of the outbound listener; default: as the settings say.
+    /// Base URL of the outbound listener; default: HERMES_OUTBOUND, else as the settings say.
     #[arg(long, value_name = "URL")]
     outbound: Option<String>,
     /// Config file that names the listener.

@@ -24,7 +24,7 @@ pub(super) struct AdminArgs {
 
 #[derive(Debug, Args)]
 struct AdminPlace {
-    /// Base URL of the admin listener; default: as the settings say.
+    /// Base URL of the admin listener; default: HERMES_ADMIN, else as the settings say.
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
     /// Config file that names the listener.
