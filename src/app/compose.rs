@@ -17,6 +17,7 @@ use http::HeaderValue;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// The state file: what helps the next start, but is owed to nobody.
 static STATE: Schema = Schema {
@@ -167,7 +168,7 @@ fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
 pub fn inbound(
     settings: &Settings,
     boot: &str,
-    contracts: Vec<inbound::Served>,
+    contracts: watch::Receiver<inbound::Roster>,
 ) -> inbound::Config {
     inbound::Config {
         application: settings.application.name.clone(),

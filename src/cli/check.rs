@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::admission::{Handshake, contract_of};
 use crate::app;
 use crate::config::{self, Application, Role, Settings, Upstream};
 use crate::consul;
@@ -239,7 +240,7 @@ fn contracts(found: &mut Findings, application: &Application) {
     let paths: Vec<PathBuf> = application
         .contracts
         .iter()
-        .map(|source| source.file.clone())
+        .filter_map(|source| Some(source.file()?.to_owned()))
         .collect();
     let files = match super::lint::read(&paths) {
         Ok(files) => files,
@@ -260,8 +261,8 @@ fn contracts(found: &mut Findings, application: &Application) {
 
 /// The ids of the contracts that can be read; the others have findings of their own.
 fn ids(application: &Application) -> Vec<String> {
-    let read = |file: &PathBuf| Contract::from_slice(&std::fs::read(file).ok()?).ok();
-    let contracts = application.contracts.iter().filter_map(|c| read(&c.file));
+    let read = |file: &Path| Contract::from_slice(&std::fs::read(file).ok()?).ok();
+    let contracts = application.contracts.iter().filter_map(|c| read(c.file()?));
     contracts.map(|contract| contract.id.to_string()).collect()
 }
 
@@ -318,6 +319,9 @@ async fn application(found: &mut Findings, application: &Application) {
     let Some(upstream) = &application.upstream else {
         return;
     };
+    if application.contracts.iter().any(|source| source.file().is_none()) {
+        handshake(found, upstream).await;
+    }
     let paths = match &application.health {
         Some(path) => vec![path.as_str()],
         None => vec!["/hermes/health", "/hermes/heartbeat"],
@@ -337,13 +341,38 @@ async fn application(found: &mut Findings, application: &Application) {
     found.ok("application", "has no health path, but answers");
 }
 
-async fn ask(upstream: &Upstream, path: &str, timeout: Duration) -> Result<u16, Failure> {
-    let host = if upstream.host.contains(':') {
-        format!("[{}]", upstream.host)
-    } else {
-        upstream.host.clone()
+/// Asks the application for its contract as a start does.
+async fn handshake(found: &mut Findings, upstream: &Upstream) {
+    let handshake = base(upstream)
+        .parse()
+        .ok()
+        .and_then(|url| Handshake::new(&url).ok());
+    let Some(handshake) = handshake else {
+        return;
     };
-    let base = format!("http://{host}:{}", upstream.port);
+    let contract = match handshake.ask().await {
+        Ok(reply) => contract_of(&reply),
+        Err(error) => Err(error),
+    };
+    match contract {
+        Ok(contract) => {
+            let (id, version) = (&contract.contract.id, &contract.contract.version);
+            found.ok("contracts", format!("the application hands out {id} {version}"));
+        }
+        Err(error) => found.problem("contracts", chain(&error)),
+    }
+}
+
+fn base(upstream: &Upstream) -> String {
+    let Upstream { host, port } = upstream;
+    match host.contains(':') {
+        true => format!("http://[{host}]:{port}"),
+        false => format!("http://{host}:{port}"),
+    }
+}
+
+async fn ask(upstream: &Upstream, path: &str, timeout: Duration) -> Result<u16, Failure> {
+    let base = base(upstream);
     let request = client::http(timeout)?.get(format!("{base}{path}"));
     let answer = client::send("the application", &base, request).await?;
     Ok(answer.status.as_u16())
