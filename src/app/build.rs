@@ -22,7 +22,7 @@ use crate::proxy::{Active, Keeper, Recorder, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
 use crate::spool::Spool;
 use crate::store::Store;
-use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
+use crate::telemetry::metrics::Sidecar as Metrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -129,7 +129,13 @@ impl Builder {
         }
         self.call_others(sockets.outbound, &recorder, &directory);
         let is_registered = |source: &ContractSource| source.file().is_some();
-        if !self.settings.application.contracts.iter().any(is_registered) {
+        if !self
+            .settings
+            .application
+            .contracts
+            .iter()
+            .any(is_registered)
+        {
             self.ask_consul();
         }
         let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);

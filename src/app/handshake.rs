@@ -6,11 +6,12 @@
 //! - an answer that cannot be used changes nothing while a contract is served
 
 use super::serving::{Serving, Workers};
-use crate::admission::{Handshake, Health, HandshakeError, contract_of};
+use crate::admission::{Handshake, HandshakeError, Health, contract_of};
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::telemetry::log::Chain;
+use crate::telemetry::metrics::Admission;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +65,7 @@ impl Follower {
 
     /// Asks until there is a contract.
     async fn first(&self) -> Known {
+        self.serving.metrics.admission(Admission::Starting);
         let mut retry = Backoff::new(SOONEST, LATEST);
         let mut said = String::new();
         loop {
@@ -157,8 +159,8 @@ impl Follower {
             return Err(Fault::Twice(id));
         }
         let changed = before.is_some_and(|before| {
-            let same = before.contract.id == contract.id
-                && before.contract.version == contract.version;
+            let same =
+                before.contract.id == contract.id && before.contract.version == contract.version;
             same && before.digest != now.digest
         });
         if changed {

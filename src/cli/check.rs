@@ -319,7 +319,11 @@ async fn application(found: &mut Findings, application: &Application) {
     let Some(upstream) = &application.upstream else {
         return;
     };
-    if application.contracts.iter().any(|source| source.file().is_none()) {
+    if application
+        .contracts
+        .iter()
+        .any(|source| source.file().is_none())
+    {
         handshake(found, upstream).await;
     }
     let paths = match &application.health {
@@ -357,7 +361,10 @@ async fn handshake(found: &mut Findings, upstream: &Upstream) {
     match contract {
         Ok(contract) => {
             let (id, version) = (&contract.contract.id, &contract.contract.version);
-            found.ok("contracts", format!("the application hands out {id} {version}"));
+            found.ok(
+                "contracts",
+                format!("the application hands out {id} {version}"),
+            );
         }
         Err(error) => found.problem("contracts", chain(&error)),
     }

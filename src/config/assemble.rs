@@ -230,7 +230,11 @@ fn name(reader: &mut Reader, contracts: &Contracts, roles: Roles) -> String {
         reader.problem("application.name", "is required unless a contract gives it");
         return given;
     }
-    if contracts.sources.iter().any(|source| source.file().is_none()) {
+    if contracts
+        .sources
+        .iter()
+        .any(|source| source.file().is_none())
+    {
         let message = "is required with handshake = true: the contract is not known yet";
         reader.problem("application.name", message);
         return given;

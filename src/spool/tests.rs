@@ -57,6 +57,7 @@ fn report(call: &str, state: State) -> Report {
         degraded: false,
         undelivered: false,
         error: None,
+        detail: None,
         sla_level: SlaLevel::P2,
         scenario: None,
         requester: None,

@@ -130,6 +130,7 @@ impl Call {
             degraded: false,
             undelivered: false,
             error: None,
+            detail: None,
             sla_level: fields.sla_level.unwrap_or_default(),
             scenario: fields.scenario.clone(),
             requester: fields
@@ -304,7 +305,9 @@ impl Call {
     /// The application's path, with the query that came along on the contract's own.
     fn target(&self, received: &Uri) -> Uri {
         let path = self.served.style.path();
-        let query = received.query().filter(|_| received.path() == self.served.path);
+        let query = received
+            .query()
+            .filter(|_| received.path() == self.served.path);
         let target = match query {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),

@@ -153,63 +153,68 @@ impl Inbound {
             return self.turn_away(&trouble, &fields, &head, body).await;
         }
         let read = self.config.limits.read(body).await;
-        match self.unwrap(&roster, &mut head, read, fields) {
-            Ok((served, source, fields)) => {
-                self.lasting(served, head, source, fields, began).await
-            }
-            Err((trouble, fields)) => self.refuse(&trouble, &fields),
+        let unwrapped = self.unwrap(&mut head, read);
+        match meant(&roster, unwrapped, &fields) {
+            Ok((served, source, fields)) => self.lasting(served, head, source, fields, began).await,
+            Err(trouble) => self.refuse(&trouble, &fields),
         }
     }
 
-    /// Reads a wrapper and finds the contract it is meant for.
-    ///
-    /// A fault that is its sender's, in a call to a contract that is known, is that call's end.
+    /// Reads a wrapper as far as that is possible, and what is wrong with it.
     fn unwrap(
         &self,
-        roster: &Roster,
         head: &mut Parts,
         read: Result<Bytes, Trouble>,
-        fields: Fields,
-    ) -> Result<(Arc<Served>, Source, Fields), (Trouble, Fields)> {
-        let limits = &self.config.limits.body;
-        let read = read.and_then(|body| {
-            let whole = check::wrapper(&mut head.headers, &body);
-            let envelope = Envelope::read(&body, limits)?;
-            Ok((envelope, whole.err()))
-        });
-        let (envelope, fault) = match read {
-            Ok((envelope, fault)) => (Some(envelope), fault),
-            Err(trouble) => (None, Some(trouble)),
+    ) -> (Option<Envelope>, Option<Trouble>) {
+        let body = match read {
+            Ok(body) => body,
+            Err(trouble) => return (None, Some(trouble)),
         };
-        let agent = envelope.as_ref().and_then(|call| call.agent.as_deref());
-        let named = match agent.map(|text| AgentName::parse(text).ok_or(text)) {
-            Some(Ok(named)) => Some(named),
-            Some(Err(_no_agent)) => return Err((fault.unwrap_or_else(|| roster.unknown()), fields)),
-            None => fields.agent.clone(),
-        };
-        let served = match roster.meant(named.as_ref()) {
-            Ok(served) => served.clone(),
-            Err(unknown) => return Err((fault.unwrap_or(unknown), fields)),
-        };
-        let (input, context) = match envelope {
-            Some(envelope) => (envelope.input, envelope.context),
-            None => (Bytes::new(), Fields::default()),
-        };
-        let joined = match fields.clone().join(context) {
-            Ok(joined) => joined,
-            Err(differs) => {
-                let differs = Trouble::new(Problem::BadContext, differs.to_string());
-                return Err((fault.unwrap_or(differs), fields));
-            }
-        };
-        match fault {
-            None => Ok((served, Source::Input(input), joined)),
-            Some(fault) if leaves_a_report(fault.problem) => {
-                Ok((served, Source::Refused(Box::new(fault)), joined))
-            }
-            Some(fault) => Err((fault, fields)),
+        let whole = check::wrapper(&mut head.headers, &body);
+        match Envelope::read(&body, &self.config.limits.body) {
+            Ok(envelope) => (Some(envelope), whole.err()),
+            Err(trouble) => (None, Some(whole.err().unwrap_or(trouble))),
         }
     }
+}
+
+/// Finds the contract that a wrapper is meant for.
+///
+/// A fault of the wrapper is the end of that contract's call where it can be found; otherwise, and
+/// where the fault means that there is no task, it is all there is to say.
+fn meant(
+    roster: &Roster,
+    (envelope, fault): (Option<Envelope>, Option<Trouble>),
+    fields: &Fields,
+) -> Result<(Arc<Served>, Source, Fields), Trouble> {
+    let refused = |fault: Option<Trouble>, own: Trouble| Err(fault.unwrap_or(own));
+    let agent = envelope.as_ref().and_then(|call| call.agent.as_deref());
+    let named = match agent.map(AgentName::parse) {
+        Some(None) => return refused(fault, roster.unknown()),
+        Some(named) => named,
+        None => fields.agent.clone(),
+    };
+    let served = match roster.meant(named.as_ref()) {
+        Ok(served) => served.clone(),
+        Err(unknown) => return refused(fault, unknown),
+    };
+    let (input, context) = match envelope {
+        Some(envelope) => (envelope.input, envelope.context),
+        None => (Bytes::new(), Fields::default()),
+    };
+    let joined = match fields.clone().join(context) {
+        Ok(joined) => joined,
+        Err(differs) => {
+            let differs = Trouble::new(Problem::BadContext, differs.to_string());
+            return refused(fault, differs);
+        }
+    };
+    let source = match fault {
+        None => Source::Input(input),
+        Some(fault) if leaves_a_report(fault.problem) => Source::Refused(Box::new(fault)),
+        Some(fault) => return Err(fault),
+    };
+    Ok((served, source, joined))
 }
 
 /// Says whether a fault is the end of a task: a malformed context means that there is none.

@@ -9,6 +9,7 @@
 )]
 
 pub mod application;
+pub mod article;
 pub mod client;
 pub mod collector;
 pub mod consul;
