@@ -1,5 +1,6 @@
 //! Asking the application for its contract.
 
+use super::health;
 use crate::contract::{Compiled, Contract, Problems};
 use bytes::Bytes;
 use reqwest::{StatusCode, Url};
@@ -17,6 +18,8 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Why there is no contract; the text ends up in `/ready`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    #[error("set up a client")]
+    Client(#[source] reqwest::Error),
     #[error("ask the application for {PATH}")]
     Ask(#[source] reqwest::Error),
     #[error("the application answers {PATH} with {0}, not with 200 and its contract")]
@@ -35,16 +38,10 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Asks the application at `upstream`, which is `http://host:port`.
-    pub fn new(upstream: &Url) -> Result<Self, reqwest::Error> {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(WITHIN)
-            // An idle connection may be closed by the application at any time; asking is rare.
-            .pool_max_idle_per_host(0)
-            .build()?;
-        let mut url = upstream.clone();
+    /// Asks the application whose health is asked for like this.
+    pub fn new(application: &health::Config) -> Result<Self, Error> {
+        let client = application.client(WITHIN).map_err(Error::Client)?;
+        let mut url = application.upstream.clone();
         url.set_path(PATH);
         Ok(Self { client, url })
     }

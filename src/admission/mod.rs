@@ -18,7 +18,7 @@ mod standing;
 
 pub use beacon::{Beacon, shine};
 pub use handshake::{Error as HandshakeError, Handshake, contract_of};
-pub use health::{Config as HealthConfig, Health, Prober};
+pub use health::{Config as HealthConfig, Error as HealthError, Health, Prober};
 pub use judge::Judge;
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};

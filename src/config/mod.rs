@@ -32,7 +32,7 @@ pub use problem::{Error, Problem};
 pub use schema::schema;
 pub use settings::{
     Admin, Application, Collector, Consul, ConsulTls, ContractOrigin, ContractSource, Durability,
-    Inbound, Limits, Log, LogFormat, Method, Outbound, Settings, Spool, Style, Validate,
+    Inbound, Limits, Log, LogFormat, Method, Outbound, Protocol, Settings, Spool, Style, Validate,
 };
 
 use std::path::Path;

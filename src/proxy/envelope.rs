@@ -81,25 +81,35 @@ struct Told<'a> {
     deadline_ms: Option<u64>,
 }
 
-/// Writes a wrapper around the very bytes of `input`, which must be one JSON value.
-pub fn wrap(input: &[u8], fields: &Fields, trace_id: &str) -> Bytes {
-    let told = Told {
-        task_id: fields.task_id.as_ref(),
-        step_id: fields.step_id.as_ref(),
-        call_id: fields.call_id.as_ref(),
-        attempt: fields.attempt,
-        trace_id,
-        sla_level: fields.sla_level.unwrap_or_default(),
-        requester: fields.requester.as_deref(),
-        scenario: fields.scenario.as_deref(),
-        region: fields.region.as_deref(),
-        utc_offset: fields.utc_offset.as_deref(),
-        deadline_ms: fields.deadline.map(|left| left.as_millis() as u64),
-    };
+/// Writes a wrapper around the very bytes of `input`, which must be one JSON value; the context
+/// tells of the fields and the trace, if they are given.
+pub fn wrap(input: &[u8], told: Option<(&Fields, String)>) -> Bytes {
     // Text, numbers and nothing else: writing them cannot fail.
-    let context = serde_json::to_vec(&told).unwrap_or_default();
+    let context = match &told {
+        Some((fields, trace_id)) => serde_json::to_vec(&Told::of(fields, trace_id)),
+        None => Ok(b"{}".to_vec()),
+    };
+    let context = context.unwrap_or_default();
     let parts: [&[u8]; 5] = [b"{\"input\":", input, b",\"context\":", &context, b"}"];
     parts.concat().into()
+}
+
+impl<'a> Told<'a> {
+    fn of(fields: &'a Fields, trace_id: &'a str) -> Self {
+        Self {
+            task_id: fields.task_id.as_ref(),
+            step_id: fields.step_id.as_ref(),
+            call_id: fields.call_id.as_ref(),
+            attempt: fields.attempt,
+            trace_id,
+            sla_level: fields.sla_level.unwrap_or_default(),
+            requester: fields.requester.as_deref(),
+            scenario: fields.scenario.as_deref(),
+            region: fields.region.as_deref(),
+            utc_offset: fields.utc_offset.as_deref(),
+            deadline_ms: fields.deadline.map(|left| left.as_millis() as u64),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -115,7 +125,9 @@ mod tests {
             deadline: Some(std::time::Duration::from_millis(480)),
             ..Fields::default()
         };
-        let wrapper = wrap(input, &fields, "trace-abc123");
+        let bare = wrap(b"1", None);
+        assert_eq!(&bare[..], br#"{"input":1,"context":{}}"#);
+        let wrapper = wrap(input, Some((&fields, "trace-abc123".to_owned())));
         let text = std::str::from_utf8(&wrapper).unwrap();
         assert!(text.starts_with(r#"{"input": { "n" : 1.10, "n\u0061me":"x" } ,"context":{"#));
         let envelope = Envelope::read(&wrapper, &guard::Limits::default()).unwrap();

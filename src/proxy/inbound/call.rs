@@ -14,6 +14,7 @@ use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
+use crate::socket::Speaks;
 use crate::task::{Deadline, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Phase, Side};
 use bytes::Bytes;
@@ -170,8 +171,9 @@ impl Call {
         };
         attempt.advance(State::Dispatched);
         let _serving = self.inbound.active.enter(self.step(digest, &trace));
+        let speaks = self.inbound.config.protocol.speaks(head.version);
         let request = self.request(head, body, digest, &trace);
-        let answer = self.ask(attempt, request).await?;
+        let answer = self.ask(attempt, (request, speaks)).await?;
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
         self.judge(&answer, output)?;
@@ -272,7 +274,12 @@ impl Call {
         let (body, digest) = match &self.served.style {
             Style::Native { .. } => (body, digest),
             Style::Envelope { .. } => {
-                let wrapper = envelope::wrap(&body, &fields, &trace.reported_id());
+                // An application that is somebody else's is told nothing of the task.
+                let told = match config.outside {
+                    Some(_) => None,
+                    None => Some((&fields, trace.reported_id())),
+                };
+                let wrapper = envelope::wrap(&body, told);
                 let digest = Digest::of(&wrapper);
                 (wrapper, digest)
             }
@@ -298,6 +305,7 @@ impl Call {
             out.insert(header::IDEMPOTENCY_KEY, key);
         }
         headers::add_via(&mut out, version, &config.pseudonym);
+        self.inbound.address(&mut out);
         *request.headers_mut() = out;
         request
     }
@@ -318,7 +326,7 @@ impl Call {
     async fn ask(
         &mut self,
         attempt: &mut Attempt,
-        request: Request<Body>,
+        request: (Request<Body>, Speaks),
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = &self.inbound.upstream;
