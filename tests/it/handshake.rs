@@ -7,10 +7,12 @@ use crate::support::consul::Consul;
 use crate::support::contract::{fraud_detection, fraud_input, fraud_output};
 use crate::support::pair::{FRAUD, RISK, wrapped};
 use crate::support::port::free_port;
+use crate::support::program;
 use crate::support::reply::Reply;
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::wait_until;
 use serde_json::{Value, json};
+use std::process::Command;
 use std::time::Duration;
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -54,6 +56,14 @@ async fn waits_because(sidecar: &Sidecar, reason: &str) {
         contract["ok"] == false && detail.contains(reason)
     })
     .await;
+}
+
+/// Returns what `check` finds with the config of a sidecar.
+fn checked(sidecar: &Sidecar) -> String {
+    let mut command = Command::new(program::hermes());
+    command.args(["check", "-c"]).arg(sidecar.config_file());
+    let ran = command.current_dir(sidecar.state_directory()).output();
+    String::from_utf8(ran.unwrap().stdout).unwrap()
 }
 
 /// An application that is well and hands out `contract`.
@@ -102,6 +112,12 @@ async fn an_agent_that_starts_after_its_sidecar_is_waited_for() {
     let contracts = get(format!("{}/contracts", sidecar.admin_url())).await;
     assert_eq!(contracts.json()[0]["state"], "starting", "{contracts:?}");
 
+    let found = checked(&sidecar);
+    assert!(
+        found.contains("ask the application for /hermes/handshake"),
+        "{found}"
+    );
+
     // Meanwhile the application could call others.
     wait_until(WITHIN, "outbound to be ready", async || {
         let ready = get(format!("{}/ready/outbound", sidecar.admin_url())).await;
@@ -119,6 +135,12 @@ async fn an_agent_that_starts_after_its_sidecar_is_waited_for() {
     let meta = &instances[0]["Service"]["Meta"];
     assert_eq!(meta["hermes_route"], format!("POST /hermes/agents/{FRAUD}"));
     assert_eq!(meta["hermes_version"], "1.0.0");
+
+    let found = checked(&sidecar);
+    assert!(
+        found.contains("the application hands out fraud-detection-v1.0 1.0.0"),
+        "{found}"
+    );
 
     // The truncated hash proves nothing: it is left out, with a word in the log.
     let handed_on = get(format!("{inbound}{HANDSHAKE}")).await.json();
@@ -236,4 +258,24 @@ async fn a_contract_from_a_file_and_one_by_handshake_stand_side_by_side() {
             "{agent}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_sidecar_stops_in_order_with_its_contract_or_without() {
+    let consul = Consul::start().await;
+    let application = handing_out(&fraud_detection()).await;
+    application.answer(HANDSHAKE, Answer::bytes(404, "text/plain", "later"));
+    let setup = native(&application, &consul).set("limits.drain_delay", "0s");
+    let mut sidecar = setup.start_unready().await;
+    waits_because(&sidecar, "with 404").await;
+    assert!(sidecar.terminate().await.success(), "{}", sidecar.log());
+
+    application.answer(HANDSHAKE, Answer::json(&fraud_detection()));
+    sidecar.start_again();
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    assert!(sidecar.terminate().await.success(), "{}", sidecar.log());
+    let left = consul.get(&format!("/v1/health/service/{FRAUD}")).await;
+    assert_eq!(left, Some(json!([])), "it is deregistered");
+    let log = sidecar.log();
+    assert!(!log.contains("ended unasked"), "{log}");
 }
