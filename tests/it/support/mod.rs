@@ -10,6 +10,7 @@
 
 pub mod application;
 pub mod article;
+pub mod authority;
 pub mod client;
 pub mod collector;
 pub mod consul;
@@ -19,6 +20,7 @@ pub mod link;
 pub mod load;
 pub mod metric;
 pub mod pair;
+pub mod polyglot;
 pub mod port;
 pub mod process;
 pub mod program;
