@@ -261,3 +261,33 @@ async fn the_collector_takes_the_same_form_and_the_sidecars_word_decides() {
     assert_eq!(line["state"], "completed", "{line}");
     assert_eq!(line["agent"], FRAUD, "{line}");
 }
+
+#[tokio::test]
+async fn what_was_told_before_is_not_taken_twice() {
+    // Without a collector the spool holds every report.
+    let sidecar = Sidecar::named("shop").start_unready().await;
+    let outbound = sidecar.outbound_url();
+    let told = |state: &str| json!({"task_id": "t", "step_id": "s", "state": state});
+    for (state, accepted, duplicates) in [
+        ("executing", 1, 0),
+        ("success", 1, 0),
+        ("completed", 0, 1),
+        ("failed", 0, 0),
+    ] {
+        let receipt = tell(&outbound, &told(state)).await.json();
+        let counts = (&receipt["accepted"], &receipt["duplicates"]);
+        assert_eq!(
+            counts,
+            (&json!(accepted), &json!(duplicates)),
+            "{state}: {receipt}"
+        );
+        let reason = receipt["rejected"][0]["reason"]
+            .as_str()
+            .unwrap_or_default();
+        assert_eq!(
+            reason.contains("was told already"),
+            state == "failed",
+            "{receipt}"
+        );
+    }
+}

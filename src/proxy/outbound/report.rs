@@ -2,8 +2,8 @@
 //!
 //! Its report joins the attempt that is served here for the task it names, so that it stands
 //! beside what the sidecars say of it; otherwise task and step name a call of its own. It goes the
-//! way of all reports, through the spool, and is answered as the collector would: what the
-//! collector makes of it, a duplicate or a conflict, shows there.
+//! way of all reports, through the spool, and is answered as the collector would, as far as the
+//! spool still holds what was told before; of what has gone, the collector judges.
 
 use super::Outbound;
 use crate::context::Fields;
@@ -114,7 +114,14 @@ impl Outbound {
                 let detail = "the spool takes no more reports; send this one again later";
                 Err(Trouble::new(Problem::SpoolUnavailable, detail))
             }
-            _ => Ok(Receipt::accepting()),
+            Durability::Known { repeated: true } => Ok(Receipt::repeated()),
+            Durability::Known { repeated: false } => {
+                let reason = "another end state of this attempt was told already";
+                Ok(Receipt::rejecting(reason.to_owned()))
+            }
+            Durability::Stored | Durability::Queued | Durability::Degraded => {
+                Ok(Receipt::accepting())
+            }
         }
     }
 }
@@ -126,6 +133,14 @@ impl Receipt {
             duplicates: 0,
             conflicts: 0,
             rejected: Vec::new(),
+        }
+    }
+
+    fn repeated() -> Self {
+        Self {
+            accepted: 0,
+            duplicates: 1,
+            ..Self::accepting()
         }
     }
 
