@@ -4,6 +4,7 @@
 //! 404. A path that a lenient server might read as a contract's is never passed through.
 
 mod call;
+mod described;
 mod passthrough;
 mod reserved;
 
@@ -26,6 +27,7 @@ use crate::identity::Trust;
 use crate::lifecycle::Observer;
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
+use bytes::Bytes;
 use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Response, request::Parts};
 use hyper::body::Incoming;
@@ -113,6 +115,8 @@ pub struct Inbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     keeper: Keeper,
+    /// What is served here, as an OpenAPI document.
+    document: Bytes,
 }
 
 /// Where a request leads.
@@ -137,6 +141,7 @@ impl Inbound {
             meters: recorder
                 .metrics
                 .contract(Direction::Inbound, metrics::UNKNOWN),
+            document: described::describe(&config.application, config.contracts.iter()),
             config,
             recorder,
             upstream,
