@@ -20,6 +20,7 @@ mod demo;
 mod examples;
 mod floors;
 mod long;
+mod openapi;
 mod passthrough;
 mod registry_conversation;
 mod repository;
