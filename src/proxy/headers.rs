@@ -4,7 +4,7 @@ use crate::context::header::{IDEMPOTENCY_KEY, PREFIX};
 use crate::task::Id;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderValue, Uri, Version};
 
@@ -13,6 +13,9 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 
 /// Removes what concerns one connection only, first of all what `Connection` names.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // `TE: trailers` is the one value that means something to the next hop; `Connection` names
+    // the field in any case (RFC 9110 section 10.1.4).
+    let trailers = takes_trailers(headers);
     if headers.contains_key(CONNECTION) {
         for name in named_by_connection(headers) {
             // A request without Host would be none (RFC 9112 section 3.2).
@@ -22,15 +25,10 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    // `TE: trailers` is the one value that means something to the next hop.
-    let trailers = headers
-        .get(TE)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
     for name in [
         KEEP_ALIVE,
         PROXY_CONNECTION,
         TE,
-        TRAILER,
         TRANSFER_ENCODING,
         UPGRADE,
         PROXY_AUTHENTICATE,
@@ -43,6 +41,12 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(TE).iter();
+    let mut codings = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)
@@ -50,6 +54,22 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .collect()
+}
+
+/// Returns the protocol that a request asks to switch to, if it asks for one that may pass.
+///
+/// `h2c` does not: RFC 9113 section 3.1 took that switch back, and it would hide requests from
+/// their checks.
+pub fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (Some(protocol), None) = (protocols.next(), protocols.next()) else {
+        return None;
+    };
+    let names = protocol.as_bytes().split(|byte| *byte == b',');
+    let mut names = names.map(|name| name.trim_ascii());
+    let is_h2c = |name: &[u8]| name.eq_ignore_ascii_case(b"h2c");
+    let passes = !names.any(is_h2c) && named_by_connection(headers).contains(&UPGRADE);
+    passes.then(|| protocol.clone())
 }
 
 /// Gives a message one Host: the target's authority where it names one (RFC 9112 section 3.2.2).

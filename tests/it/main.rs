@@ -22,6 +22,7 @@ mod floors;
 mod long;
 mod openapi;
 mod passthrough;
+mod protocols;
 mod registry_conversation;
 mod repository;
 mod restart;
