@@ -3,13 +3,14 @@
 //! A file whose root has the member `openapi` is an OpenAPI document, any other a contract. What
 //! was changed or left out goes to standard error, so that the data can be used as it comes.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use http::Method;
 use serde_json::Value;
 
-use crate::contract::openapi::{self, Description, Imported};
+use crate::contract::openapi::{self, Description};
 use crate::contract::{Compiled, Contract, ContractId, Problems};
 
 use super::exit::{Exit, Failure};
@@ -73,20 +74,21 @@ pub(super) fn openapi(args: OpenapiArgs) -> Result<Exit, Failure> {
 
 /// Prints the contracts of documents; one fault anywhere and there are none.
 fn import(files: &[(String, Vec<u8>)], as_list: bool) -> Exit {
-    let mut contracts = Vec::new();
+    let (mut contracts, mut told) = (Vec::new(), HashSet::new());
     let mut is_fine = true;
     for (file, body) in files {
-        match openapi::read(body).and_then(compiled) {
+        match openapi::read(body) {
             Ok(imported) => {
                 for one in imported {
-                    tell(file, "warning", &one.warnings);
+                    tell(file, "warning", &one.warnings, &mut told);
                     let id = &one.contract.id;
-                    output::talk(&format!("{file}: {id} is at {} {}", one.method, one.path));
+                    let line = format!("{file}: {id} is at {} {}", one.method, one.path);
+                    output::talk(&output::plain(&line));
                     contracts.push(one.contract);
                 }
             }
             Err(problems) => {
-                tell(file, "error", &problems);
+                tell(file, "error", &problems, &mut told);
                 is_fine = false;
             }
         }
@@ -107,14 +109,6 @@ fn import(files: &[(String, Vec<u8>)], as_list: bool) -> Exit {
     Exit::Fine
 }
 
-/// Lets through what a sidecar would serve: schemas are compiled, too.
-fn compiled(imported: Vec<Imported>) -> Result<Vec<Imported>, Problems> {
-    for one in &imported {
-        Compiled::new(one.contract.clone()).map_err(|problems| one.placed(problems))?;
-    }
-    Ok(imported)
-}
-
 fn export(args: &OpenapiArgs, files: &[(String, Vec<u8>)]) -> Result<Exit, Failure> {
     let mut contracts: Vec<Contract> = Vec::new();
     let mut is_fine = true;
@@ -123,7 +117,7 @@ fn export(args: &OpenapiArgs, files: &[(String, Vec<u8>)]) -> Result<Exit, Failu
         match contract {
             Ok(compiled) => contracts.push(compiled.contract),
             Err(problems) => {
-                tell(file, "error", &problems);
+                tell(file, "error", &problems, &mut HashSet::new());
                 is_fine = false;
             }
         }
@@ -158,14 +152,17 @@ fn native(contract: &Contract) -> Value {
 }
 
 fn twice(contracts: &[Contract]) -> Option<&ContractId> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut ids = contracts.iter().map(|contract| &contract.id);
     ids.find(|id| !seen.insert(*id))
 }
 
-fn tell(file: &str, severity: &str, problems: &Problems) {
+/// Says each thing once: what contracts share has the same faults in all of them.
+fn tell(file: &str, severity: &str, problems: &Problems, told: &mut HashSet<String>) {
     for problem in problems.as_slice() {
         let line = format!("{file}: {severity}: {problem}");
-        output::talk(&output::plain(&line));
+        if told.insert(line.clone()) {
+            output::talk(&output::plain(&line));
+        }
     }
 }

@@ -28,7 +28,7 @@ pub use draft::Draft;
 pub use origin::Origins;
 pub use parts::{parameters, problem_response, responses};
 
-use super::{Contract, Problem, Problems};
+use super::{Compiled, Contract, Problem, Problems};
 use document::Document;
 use gather::Budget;
 use operation::Operation;
@@ -40,23 +40,20 @@ pub struct Imported {
     pub method: Method,
     pub path: String,
     pub warnings: Problems,
-    origins: Origins,
 }
 
 impl Imported {
+    /// Reads a draft and compiles its schemas, so that all faults are told where they are.
     fn of(draft: Draft) -> Result<Self, Problems> {
+        let contract = draft.contract()?;
+        let compiled = Compiled::new(contract.clone());
+        compiled.map_err(|problems| draft.origins.all_placed(problems))?;
         Ok(Self {
-            contract: draft.contract()?,
+            contract,
             method: draft.method,
             path: draft.path,
             warnings: draft.warnings,
-            origins: draft.origins,
         })
-    }
-
-    /// Turns places in the contract into places in the document.
-    pub fn placed(&self, problems: Problems) -> Problems {
-        self.origins.all_placed(problems)
     }
 }
 
@@ -66,7 +63,7 @@ pub struct Wanted<'a> {
     /// By its id, if that is known.
     pub agent: Option<&'a str>,
     /// Else by the route it is served at.
-    pub method: &'a Method,
+    pub method: &'a str,
     pub path: &'a str,
 }
 
@@ -145,7 +142,7 @@ fn pick<'o, 'd>(
     let is_there = |operation: &&Operation<'_>| {
         let mut bases = operation.bases(document).into_iter();
         let fits = |base: &str| wanted.path.strip_prefix(base) == Some(operation.path);
-        operation.method == *wanted.method && (fits("") || bases.any(fits))
+        operation.method == wanted.method && (fits("") || bases.any(fits))
     };
     if let Some(operation) = operations.iter().find(is_there) {
         return Ok((operation, None));
