@@ -3,7 +3,8 @@
 use super::Error;
 use crate::admission::Ours;
 use crate::config::ContractSource;
-use crate::contract::{Cache, Contract};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Cache};
 use std::sync::Arc;
 
 /// Reads and compiles every contract file; the first with faults ends the start.
@@ -31,10 +32,19 @@ fn read(source: &ContractSource, cache: &Cache) -> Result<Ours, Error> {
         path: path(),
         source,
     })?;
-    let contract = Contract::from_slice(&bytes).map_err(|problems| Error::Contract {
+    let wanted = Wanted {
+        agent: None,
+        method: source.method.as_str(),
+        path: &source.path,
+    };
+    let read = contract::from_file(&bytes, &wanted);
+    let (contract, warnings) = read.map_err(|problems| Error::Contract {
         path: path(),
         problems: Arc::new(problems),
     })?;
+    for warning in warnings {
+        tracing::warn!(file = %path().display(), "from the OpenAPI document: {warning}");
+    }
     let contract = cache
         .compiled(&contract)
         .map_err(|problems| Error::Contract {

@@ -43,15 +43,26 @@ use crate::identity::Digest;
 /// The largest canonical form, in bytes.
 pub const MAX_CANONICAL: usize = 256 * 1024;
 
-/// Reads what an application says of itself: its contract, or an OpenAPI document that holds it.
-/// What was changed or left out on the way comes beside it.
+/// Reads a file: a contract, or an OpenAPI document that holds the one that is wanted. What was
+/// changed or left out on the way comes beside it.
+pub fn from_file(
+    body: &[u8],
+    wanted: &openapi::Wanted<'_>,
+) -> Result<(Contract, Problems), Problems> {
+    if openapi::is_document(body) {
+        let imported = openapi::read_one(body, wanted)?;
+        return Ok((imported.contract, imported.warnings));
+    }
+    Ok((Contract::from_slice(body)?, Problems::default()))
+}
+
+/// Reads what an application says of itself, in the forms that a file may have.
 pub fn from_reply(
     reply: &[u8],
     wanted: &openapi::Wanted<'_>,
 ) -> Result<(Contract, Problems), Problems> {
     if openapi::is_document(reply) {
-        let imported = openapi::read_one(reply, wanted)?;
-        return Ok((imported.contract, imported.warnings));
+        return from_file(reply, wanted);
     }
     let (contract, has_hash) = Contract::from_handshake(reply)?;
     if let Some(agent) = wanted.agent

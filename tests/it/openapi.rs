@@ -1,7 +1,8 @@
 //! Contracts are OpenAPI documents for whoever wants them so, and OpenAPI documents contracts.
 
-use crate::support::application::Application;
+use crate::support::application::{Answer, Application};
 use crate::support::client::client;
+use crate::support::consul::Consul;
 use crate::support::contract;
 use crate::support::program;
 use crate::support::sidecar::Sidecar;
@@ -324,6 +325,46 @@ fn the_document_of_a_framework_becomes_a_contract() {
     assert_eq!(rules, ["unchecked-format", "no-probe"], "{lint:#}");
 }
 
+#[tokio::test]
+async fn a_sidecar_serves_the_contract_of_a_document_that_its_route_names() {
+    let application = Application::start().await;
+    application.answer("/risk", Answer::json(&json!({"level": "low"})));
+    let mut document: Value = serde_json::from_str(FRAMEWORK).unwrap();
+    let mut other = document["paths"]["/risk"].clone();
+    other["post"]["x-hermes"] = json!({"id": "fraud-other-v1.0"});
+    document["paths"]["/other"] = other;
+    let folder = TempDir::new().unwrap();
+    let file = written(&folder, "openapi.json", &document.to_string());
+    let mut entry = toml::Table::new();
+    for (key, value) in [
+        ("file", file.to_str().unwrap()),
+        ("method", "POST"),
+        ("path", "/risk"),
+    ] {
+        entry.insert(key.to_owned(), value.into());
+    }
+    let consul = Consul::start().await;
+    let sidecar = Sidecar::named("fraud")
+        .application(&application.url())
+        .set("application.contract", vec![entry])
+        .consul(&consul.address())
+        .start()
+        .await;
+    let call = async |input: Value| {
+        let url = format!("{}/risk", sidecar.inbound_url());
+        let reply = client().post(url).json(&input).send().await.unwrap();
+        reply.status().as_u16()
+    };
+    let id = "0b9ac3a4-4b1c-4ee5-a82a-9d3ae38a4ec0";
+    assert_eq!(
+        call(json!({"user_id": id, "amount": 1, "note": null})).await,
+        200
+    );
+    assert_eq!(call(json!({"user_id": id, "amount": 0})).await, 400);
+    let log = sidecar.log();
+    assert!(log.contains("[unchecked-format]"), "{log}");
+}
+
 #[test]
 fn hostile_documents_are_refused_with_one_line_each() {
     let folder = TempDir::new().unwrap();
@@ -334,11 +375,8 @@ fn hostile_documents_are_refused_with_one_line_each() {
         )
     };
     let deep = |levels: usize| {
-        format!(
-            "{}{}",
-            r#"{"items":"#.repeat(levels),
-            format!("{{}}{}", "}".repeat(levels))
-        )
+        let (open, close) = (r#"{"items":"#.repeat(levels), "}".repeat(levels));
+        format!("{open}{{}}{close}")
     };
     let huge = FRAMEWORK.replace("Score Risk", &"x".repeat(1 << 20));
     let twice = FRAMEWORK.replace(r#""/live": {"#, r#""/risk": {"#);
