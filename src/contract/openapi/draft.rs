@@ -143,7 +143,7 @@ impl<'d> Drawing<'d, '_, '_> {
             let remedy = "offer the operation at a fixed path and take the rest from the body";
             self.said.fault("path", at, what, remedy);
         }
-        if let Some(base) = self.operation.bases(self.document).first() {
+        if let Some(base) = self.operation.bases(self.document).next() {
             let what = format!("the servers' base path \"{base}\" is not part of the route");
             let remedy = "configure the path as the application itself serves it";
             self.said.warn("base-path", at, &what, remedy);
@@ -318,7 +318,7 @@ impl<'d> Drawing<'d, '_, '_> {
             match self.document.object(&responses[name], &place) {
                 Ok((reply, _)) if is_empty(reply) => or_null = true,
                 Ok((reply, place)) => match self.media(reply, &place) {
-                    Some((schema, _)) if found.iter().any(|(other, _)| *other == schema) => {}
+                    Some(one) if self.is_among(&found, &one) => {}
                     Some(one) => found.push(one),
                     None => {
                         let what = "there is no JSON schema of this reply; it is left out";
@@ -330,6 +330,14 @@ impl<'d> Drawing<'d, '_, '_> {
             }
         }
         self.replies(found, or_null, at);
+    }
+
+    /// Answers whether a schema is there already, so far as there is room to compare.
+    fn is_among(&mut self, found: &[Found<'d>], (schema, at): &Found<'d>) -> bool {
+        let is_same = |(other, place): &Found<'d>| place == at || other == schema;
+        !found.is_empty()
+            && self.budget.look(schema, at, &mut self.said)
+            && found.iter().any(is_same)
     }
 
     fn replies(&mut self, mut found: Vec<Found<'d>>, or_null: bool, at: String) {

@@ -41,6 +41,11 @@ impl Budget {
         self.take(weight(value), at, said).then(|| value.clone())
     }
 
+    /// Takes the work of looking through a value.
+    pub fn look(&mut self, value: &Value, at: &str, said: &mut Said) -> bool {
+        self.take(weight(value), at, said)
+    }
+
     fn take(&mut self, values: usize, at: &str, said: &mut Said) -> bool {
         if let Some(left) = self.0.checked_sub(values) {
             self.0 = left;
@@ -158,6 +163,9 @@ impl<'d> Gather<'d, '_> {
                 self.conversion(&mut members, &mut at).lone_reference();
             }
             let place = format!("{at}/$ref");
+            if !self.budget.take(1, &place, self.said) {
+                return None;
+            }
             (schema, at) = self.target(fragment, &place)?;
             let references = &mut self.moved.references;
             if references.insert(at.clone(), "#".to_owned()).is_some() {

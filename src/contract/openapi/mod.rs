@@ -140,7 +140,7 @@ fn pick<'o, 'd>(
         });
     }
     let is_there = |operation: &&Operation<'_>| {
-        let mut bases = operation.bases(document).into_iter();
+        let mut bases = operation.bases(document);
         let fits = |base: &str| wanted.path.strip_prefix(base) == Some(operation.path);
         operation.method == wanted.method && (fits("") || bases.any(fits))
     };

@@ -55,7 +55,7 @@ impl<'d> Operation<'d> {
     }
 
     /// Returns the paths that the servers of the document put before every path.
-    pub fn bases(&self, document: &'d Document) -> Vec<&'d str> {
+    pub fn bases(&self, document: &'d Document) -> impl Iterator<Item = &'d str> {
         let near = [self.members.get("servers"), self.item.get("servers")];
         let servers = near.into_iter().flatten().next();
         let servers = servers.or_else(|| document.get("servers"));
@@ -66,7 +66,7 @@ impl<'d> Operation<'d> {
             None => url,
         });
         let bases = bases.map(|base| base.trim_end_matches('/'));
-        bases.filter(|base| !base.is_empty()).collect()
+        bases.filter(|base| !base.is_empty())
     }
 }
 

@@ -829,6 +829,15 @@ fn hostile_documents_end_early() {
         refusals.iter().all(|(rule, _)| *rule == "oversize"),
         "{refusals:?}"
     );
+    // References that lead to references, walked anew for every contract.
+    let schemas = &mut many["components"]["schemas"];
+    for number in 0..5_000 {
+        let next = format!("#/components/schemas/s{}", number + 1);
+        schemas[format!("s{number}")] = json!({"$ref": next});
+    }
+    schemas["Big"] = json!({"$ref": "#/components/schemas/s0"});
+    schemas["s5000"] = json!({"type": "object"});
+    assert_eq!(refused(&many)[0].0, "oversize");
     // More contracts than anybody has.
     for number in 200..300 {
         let mut item = item.clone();
