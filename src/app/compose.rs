@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The state file: what helps the next start, but is owed to nobody.
 static STATE: Schema = Schema {
@@ -42,10 +43,7 @@ pub fn consul(settings: &config::Consul) -> consul::Config {
     let tls = &settings.tls;
     consul::Config {
         address: settings.address.clone(),
-        token: settings
-            .token
-            .as_ref()
-            .map(|token| token.reveal().to_owned().into()),
+        token: settings.token.clone(),
         token_file: settings.token_file.clone(),
         tls: consul::TlsOptions {
             ca: tls.ca_file.clone(),
@@ -181,7 +179,7 @@ fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
 pub fn inbound(
     settings: &Settings,
     boot: &str,
-    contracts: Vec<inbound::Served>,
+    contracts: watch::Receiver<inbound::Roster>,
 ) -> Result<inbound::Config, Error> {
     let outside = match &settings.application.upstream {
         Some(upstream @ config::Upstream::Https { .. }) => upstream.authority(),

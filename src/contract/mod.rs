@@ -74,7 +74,7 @@ pub fn from_reply(
     }
     let mut warnings = Problems::default();
     if has_hash {
-        let message = "a hash proves nothing about who wrote the contract; it is left out";
+        let message = "a hash is no signature: it proves nothing and is left out";
         let remedy = "sign the contract, which adds \"signatures\"";
         warnings.push(Problem::new(
             "signature-hash",
