@@ -21,7 +21,8 @@ impl Outbound {
         let found = self.directory.agent(&agent.id).map_err(|refused| {
             let problem = match refused {
                 crate::contract::watch::Refused::NotAnId { .. } => Problem::UnknownAgent,
-                crate::contract::watch::Refused::Full => Problem::NoInstance,
+                crate::contract::watch::Refused::Full
+                | crate::contract::watch::Refused::FullOfRanges => Problem::NoInstance,
             };
             Trouble::new(problem, refused.to_string()).executed(false)
         })?;
