@@ -327,7 +327,7 @@ impl Builder {
         let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
         let active = self.active.clone();
         let house = Arc::new(admin::House {
-            own_address: self.addresses.admin,
+            local: compose::local(&self.settings, self.addresses.admin),
             metrics: self.metrics.clone(),
             spool: self.spool.clone(),
             directory,

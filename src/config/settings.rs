@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::identity::Secret;
+use crate::identity::{Hosts, Secret};
 
 use super::address::{Advertise, CollectorTarget, Upstream};
 use super::origin::Effective;
@@ -110,6 +110,7 @@ pub struct Inbound {
 #[derive(Debug, Clone)]
 pub struct Outbound {
     pub listen: SocketAddr,
+    pub allow_hosts: Hosts,
 }
 
 #[derive(Debug, Clone)]

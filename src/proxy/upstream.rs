@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -32,6 +33,8 @@ const MOST_RESPONSE_HEADERS: usize = 200;
 pub struct Upstream {
     /// `host:port`; every address of the host is tried within the connect budget.
     authority: String,
+    /// What the host was resolved to, where that was done already.
+    addresses: Option<Vec<SocketAddr>>,
     keep: Duration,
     idle: Mutex<VecDeque<Idle>>,
     connections: TaskTracker,
@@ -80,8 +83,19 @@ pub enum Error {
 impl Upstream {
     /// `keep` must be below the peer's own idle timeout, so that we close first.
     pub fn new(authority: String, keep: Duration, connections: TaskTracker) -> Arc<Self> {
+        Self::resolved(authority, None, keep, connections)
+    }
+
+    /// The same for a host that may be asked at these addresses only.
+    pub fn resolved(
+        authority: String,
+        addresses: Option<Vec<SocketAddr>>,
+        keep: Duration,
+        connections: TaskTracker,
+    ) -> Arc<Self> {
         Arc::new(Self {
             authority,
+            addresses,
             keep,
             idle: Mutex::default(),
             connections,
@@ -104,7 +118,12 @@ impl Upstream {
     /// Opens a connection, whatever is kept.
     pub async fn fresh(self: &Arc<Self>) -> Result<Lease, Error> {
         let authority = || self.authority.clone();
-        let connecting = TcpStream::connect(&self.authority);
+        let connecting = async {
+            match &self.addresses {
+                Some(addresses) => TcpStream::connect(&addresses[..]).await,
+                None => TcpStream::connect(&self.authority).await,
+            }
+        };
         let tcp = match tokio::time::timeout(CONNECT, connecting).await {
             Err(_elapsed) => {
                 return Err(Error::ConnectTimeout {
