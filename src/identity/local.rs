@@ -30,7 +30,8 @@ pub enum Refused {
 /// A listener for this machine alone, and the foreign names that it may be asked for.
 #[derive(Debug, Clone)]
 pub struct Local {
-    pub address: SocketAddr,
+    /// Where it is bound; a unix socket has no address.
+    pub own: Option<SocketAddr>,
     pub allowed: Hosts,
 }
 
@@ -76,7 +77,8 @@ impl Local {
             return Ok(Asked::Agent(agent));
         }
         let is_ours = self.is_ours(&authority);
-        let is_elsewhere = uri.authority().is_some() && authority.port != Some(self.address.port());
+        let own_port = self.own.map(|own| own.port());
+        let is_elsewhere = uri.authority().is_some() && authority.port != own_port;
         if self.allowed.cover(&authority) && (!is_ours || is_elsewhere) {
             return Ok(Asked::Allowed(authority));
         }
@@ -96,7 +98,7 @@ impl Local {
 
     fn is_ours(&self, authority: &Authority<'_>) -> bool {
         let by_address = authority.address().is_some_and(|address| {
-            address.to_canonical().is_loopback() || address == self.address.ip()
+            address.to_canonical().is_loopback() || self.own.is_some_and(|own| own.ip() == address)
         });
         by_address || authority.host.eq_ignore_ascii_case("localhost")
     }
@@ -123,7 +125,7 @@ mod tests {
     fn local() -> Local {
         let allowed = ["api.example", "localhost:5000", "127.0.0.1"];
         Local {
-            address: "127.0.0.1:7402".parse().unwrap(),
+            own: Some("127.0.0.1:7402".parse().unwrap()),
             allowed: Hosts::new(allowed.map(|text| text.parse().unwrap()).to_vec()),
         }
     }

@@ -7,6 +7,7 @@ mod hosts;
 pub mod local;
 mod secret;
 mod trust;
+pub mod web;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
 pub use hosts::{Authority, BadPattern, Hosts, Pattern};

@@ -513,7 +513,7 @@ async fn listed_hosts_are_passed_on_to_and_no_others() {
 async fn what_passes_to_a_listed_host_streams_both_ways() {
     let streamer = Streamer::start().await;
     let host = streamer.url().replace("http://", "");
-    let caller = shop(&[host.clone()]).start_unready().await;
+    let caller = shop(std::slice::from_ref(&host)).start_unready().await;
     let address = caller.outbound_url().replace("http://", "");
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(

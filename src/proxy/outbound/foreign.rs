@@ -7,9 +7,12 @@
 
 use super::Outbound;
 use crate::context::{Fields, Trace, header};
+use crate::identity::Authority;
 use crate::proxy::body::Body;
+use crate::proxy::headers;
+use crate::proxy::passing::Passing;
 use crate::proxy::respond::Trouble;
-use crate::proxy::{forward, headers, passing};
+use crate::socket::{Endpoint, Place, Speaks};
 use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
@@ -52,19 +55,31 @@ impl Outbound {
         });
         let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
         let target = target.to_owned();
-        let mut request = passing::request(head, body, &target, &trace, silence, proxy);
+        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        let sent = passing.request.headers_mut();
         for (name, values) in traced {
-            request.headers_mut().remove(&name);
+            sent.remove(&name);
             for value in values {
-                request.headers_mut().append(&name, value);
+                sent.append(&name, value);
             }
         }
-        let upstream = self.upstreams.among(format!("{host}:{port}"), addresses);
-        let answer = forward::stream(&upstream, request, silence).await;
+        let port = Some(port);
+        let authority = Authority { host, port }.to_string();
+        let place = Place::Resolved {
+            authority,
+            addresses,
+        };
+        let upstream = self.upstreams.at(Endpoint { place, tls: None });
+        let speaks = match passing.came_as_http2 {
+            true => Speaks::Http2,
+            false => Speaks::Http1,
+        };
+        let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
+        let answer = sending.await;
         let mut answer = answer.map_err(|failed| failed.into_trouble(upstream.authority()))?;
         // What a foreign host says in our name is not ours.
         headers::strip_context(answer.headers_mut());
-        Ok(passing::response(answer, proxy))
+        Ok(answer)
     }
 }
 
@@ -85,13 +100,17 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
         }
         Err(_elapsed) => return Err(unknown("the host's name was not resolved in time")),
     };
-    let permitted: Vec<SocketAddr> = found
+    let mut permitted: Vec<SocketAddr> = found
         .iter()
         .filter(|address| !is_link_local(address.ip()))
         .copied()
         .collect();
     match (permitted.is_empty(), found.is_empty()) {
-        (false, _) => Ok(permitted),
+        // Sorted: the same addresses in another order are the same place.
+        (false, _) => Ok({
+            permitted.sort_unstable();
+            permitted
+        }),
         (true, true) => Err(unknown("the host's name has no address")),
         (true, false) => {
             let detail = "the host's name leads to a link-local address, which is refused unless \

@@ -16,12 +16,14 @@ use super::envelope::Envelope;
 use super::head;
 use super::intake::{self, Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::listen::Serve;
 use super::respond::{self, Trouble};
-use super::upstreams::Upstreams;
+use super::tunnel::Tunnels;
+use super::upstream::{Upstream, Upstreams};
+use crate::consul::Instance;
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Directory};
 use crate::identity::local::Local;
+use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
@@ -30,7 +32,6 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
 use route::{Route, Whom};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -58,6 +59,7 @@ pub struct Outbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     keeper: Keeper,
+    tunnels: Tunnels,
 }
 
 impl Outbound {
@@ -68,6 +70,7 @@ impl Outbound {
         upstreams: Upstreams,
         active: Arc<Active>,
         keeper: Keeper,
+        tunnels: Tunnels,
     ) -> Self {
         Self {
             meters: recorder
@@ -79,7 +82,16 @@ impl Outbound {
             upstreams,
             active,
             keeper,
+            tunnels,
         }
+    }
+
+    /// Returns the connections to another sidecar.
+    fn peer(&self, instance: &Instance) -> Arc<Upstream> {
+        self.upstreams.at(Endpoint {
+            place: Place::Tcp(instance.authority()),
+            tls: None,
+        })
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {
@@ -284,7 +296,9 @@ fn patience(own: &Fields, began: Instant) -> Instant {
 }
 
 impl Serve for Outbound {
-    async fn serve(self: Arc<Self>, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+    type Body = Body;
+
+    async fn serve(self: Arc<Self>, request: Request<Incoming>, _: Peer) -> Response<Body> {
         let began = Instant::now();
         let inflight = self.recorder.metrics.inflight(Direction::Outbound).clone();
         let counted = Counted::new(inflight);

@@ -163,7 +163,7 @@ mod tests {
 
     fn verdict(method: &str, host: &str, uri: &str) -> String {
         let local = Local {
-            address: "127.0.0.1:7402".parse().unwrap(),
+            own: Some("127.0.0.1:7402".parse().unwrap()),
             allowed: Hosts::new(vec!["api.example".parse().unwrap()]),
         };
         let request = Request::builder().method(method).uri(uri);
