@@ -9,6 +9,11 @@ use crate::support::reply::Reply;
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::streamer::Streamer;
 use crate::support::wait::wait_until;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use std::process::Output;
 use std::time::Duration;
@@ -267,6 +272,54 @@ async fn one_authority_decides_and_unclear_ones_are_refused() {
     let broken = b"GET /metrics HTTP/1.1\r\nhost: [::1\r\nconnection: close\r\n\r\n";
     let reply = Reply::read(&exchange(admin.parse().unwrap(), broken, QUIET).await);
     assert_eq!(reply.status, 403, "{reply:?}");
+}
+
+/// Posts over HTTP/2 by prior knowledge, with this `:authority` and, if given, this Host.
+async fn posted_by_http2(sidecar: &Sidecar, authority: &str, host: Option<&str>) -> (u16, Bytes) {
+    let address = sidecar.outbound_url().replace("http://", "");
+    let stream = TcpStream::connect(address).await.unwrap();
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.unwrap();
+    let mut request = Request::post(format!("http://{authority}{RISK}"))
+        .header("content-type", "application/json");
+    if let Some(host) = host {
+        request = request.header("host", host);
+    }
+    let body = Full::new(Bytes::from(fraud_input().to_string()));
+    let answered = async {
+        let reply = sender
+            .send_request(request.body(body).unwrap())
+            .await
+            .unwrap();
+        let status = reply.status().as_u16();
+        (
+            status,
+            reply.into_body().collect().await.unwrap().to_bytes(),
+        )
+    };
+    tokio::select! {
+        answered = answered => answered,
+        ended = connection => panic!("the connection ended: {ended:?}"),
+    }
+}
+
+#[tokio::test]
+async fn over_http2_the_authority_names_the_agent() {
+    let pair = Pair::start().await;
+    let agent = format!("{FRAUD}.hermes");
+    for (authority, host, status) in [
+        (agent.as_str(), None, 200),
+        ("fraud-detection-v1.hermes:80", None, 200),
+        (&agent, Some(agent.as_str()), 200),
+        (&agent, Some("localhost"), 400),
+        ("localhost", Some(&agent), 400),
+        ("evil.example", None, 403),
+        ("nobody-here-v1.0.hermes", None, 404),
+    ] {
+        let answered = posted_by_http2(&pair.caller, authority, host).await;
+        assert_eq!(answered.0, status, "{authority} {host:?}: {answered:?}");
+    }
+    assert_eq!(pair.application.calls(RISK), 3);
 }
 
 /// Two minors of one family, each with its application, and one that calls them.
