@@ -95,7 +95,7 @@ fn check_host(head: &Parts) -> Result<(), Trouble> {
     }
     let differ = |(host, target): (&[u8], &[u8])| !host.eq_ignore_ascii_case(target);
     if head.version > Version::HTTP_11 && host.zip(target).is_some_and(differ) {
-        let detail = "Host and :authority name different hosts";
+        let detail = "Host and :authority name two hosts; leave Host out";
         return Err(Trouble::new(Problem::BadRequest, detail));
     }
     Ok(())

@@ -22,6 +22,7 @@ mod examples;
 mod floors;
 mod long;
 mod passthrough;
+mod protocols;
 mod registry_conversation;
 mod repository;
 mod restart;
