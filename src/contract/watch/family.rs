@@ -182,3 +182,70 @@ impl Follower {
         listing.again
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consul::{Client, Config, TlsOptions};
+    use crate::telemetry::metrics::Sidecar;
+    use tokio::time::sleep;
+    use tokio_util::task::TaskTracker;
+
+    /// A directory whose Consul is not there: nothing listens at port 1.
+    async fn alone() -> Arc<Directory> {
+        let config = Config {
+            address: "http://127.0.0.1:1".to_owned(),
+            token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
+            prefix: "hermes".to_owned(),
+            watches: 1,
+        };
+        let client = Client::new(config, Arc::new(|_, _, _| {})).unwrap();
+        let metrics = Arc::new(Sidecar::new("test"));
+        Directory::open(client, metrics, None, TaskTracker::new()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_use_waits_two_seconds_and_no_later_one() {
+        let directory = alone().await;
+        let family = directory.family(&"a@^1".parse().unwrap()).unwrap();
+        let began = Instant::now();
+        let long = began + Duration::from_secs(60);
+        family.settled(long).await;
+        assert!(began.elapsed() >= FIRST_USE, "{:?}", began.elapsed());
+        assert!(began.elapsed() < FIRST_USE + Duration::from_secs(1));
+        let again = Instant::now();
+        family.settled(long).await;
+        assert!(again.elapsed() < Duration::from_millis(10));
+        assert!(!family.is_answered() && family.ids().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_range_that_nobody_asks_for_is_let_go() {
+        let directory = alone().await;
+        let range: Range = "a@^1".parse().unwrap();
+        let followed = || directory.families.lock().unwrap().len();
+        let first = directory.family(&range).unwrap();
+        for _ in 0..3 {
+            sleep(UNUSED - Duration::from_secs(60)).await;
+            assert!(Arc::ptr_eq(&first, &directory.family(&range).unwrap()));
+        }
+        assert_eq!(followed(), 1);
+        sleep(UNUSED + Duration::from_secs(60)).await;
+        assert_eq!((followed(), directory.client.budget().free()), (0, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bounded_number_of_ranges_is_followed() {
+        let directory = alone().await;
+        let range = |n: usize| format!("a{n}@^1").parse().unwrap();
+        for n in 0..MOST_FAMILIES {
+            directory.family(&range(n)).unwrap();
+        }
+        let refused = directory.family(&range(MOST_FAMILIES)).err();
+        assert_eq!(refused, Some(Refused::FullOfRanges));
+        assert!(directory.family(&range(0)).is_ok());
+        directory.close();
+    }
+}
