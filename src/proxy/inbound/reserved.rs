@@ -59,7 +59,7 @@ impl Inbound {
                 "no such path under /hermes/",
             )),
         };
-        answered.unwrap_or_else(|trouble| self.refuse(&trouble, &fields))
+        answered.unwrap_or_else(|trouble| self.refusals.refuse(&trouble, &fields))
     }
 
     /// Finds the contract that the query's `agent` names, if it names one.
@@ -161,7 +161,7 @@ impl Inbound {
                 self.lasting(at, head, Source::Input(input), fields, began)
                     .await
             }
-            Err(trouble) => self.refuse(&trouble, &fields),
+            Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }
 

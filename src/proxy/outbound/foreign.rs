@@ -33,7 +33,7 @@ impl Outbound {
     ) -> Response<Body> {
         match self.passed_on(host, port, head, body).await {
             Ok(response) => response,
-            Err(trouble) => self.refuse(&trouble, &Fields::default()),
+            Err(trouble) => self.refusals.refuse(&trouble, &Fields::default()),
         }
     }
 

@@ -14,9 +14,10 @@ use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
 use super::head;
-use super::intake::{self, Limits, Source};
+use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::respond::{self, Trouble};
+use super::refusal::Refusals;
+use super::respond::Trouble;
 use super::tunnel::Tunnels;
 use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
@@ -27,7 +28,6 @@ use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
-use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
@@ -58,6 +58,7 @@ pub struct Outbound {
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
+    refusals: Refusals,
     keeper: Keeper,
     tunnels: Tunnels,
 }
@@ -76,6 +77,11 @@ impl Outbound {
             meters: recorder
                 .metrics
                 .contract(Direction::Outbound, metrics::UNKNOWN),
+            refusals: Refusals::new(
+                Direction::Outbound,
+                recorder.clone(),
+                config.pseudonym.clone(),
+            ),
             config,
             recorder,
             directory,
@@ -100,7 +106,7 @@ impl Outbound {
             Ok(fields) => self.lead(head, body, fields, began).await,
             Err(trouble) => {
                 let names = Fields::default();
-                self.turn_away(&trouble, &names, &head, body).await
+                self.refusals.turn_away(&trouble, &names, &head, body).await
             }
         }
     }
@@ -137,7 +143,7 @@ impl Outbound {
                     let source = Source::Input(input);
                     self.call(whom, head, source, fields, began).await
                 }
-                Err(trouble) => self.refuse(&trouble, &fields),
+                Err(trouble) => self.refusals.refuse(&trouble, &fields),
             },
             Ok(Route::Agent { whom, target }) => {
                 head.uri = target;
@@ -148,7 +154,11 @@ impl Outbound {
                 self.count(response.status().as_u16(), began);
                 response
             }
-            Err(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
+            Err(trouble) => {
+                self.refusals
+                    .turn_away(&trouble, &fields, &head, body)
+                    .await
+            }
         }
     }
 
@@ -210,7 +220,10 @@ impl Outbound {
             return response;
         }
         if let Err(trouble) = self.config.limits.check(&head) {
-            return self.turn_away(&trouble, &fields, &head, body).await;
+            return self
+                .refusals
+                .turn_away(&trouble, &fields, &head, body)
+                .await;
         }
         let source = Source::Body(body);
         self.lasting((found, agent), head, source, fields, began)
@@ -260,32 +273,7 @@ impl Outbound {
     /// Answers a call to a contract that is not known; it counts as a call made.
     fn unanswered(&self, trouble: &Trouble, names: &Fields, began: Instant) -> Response<Body> {
         self.count(trouble.problem.status(), began);
-        self.refuse(trouble, names)
-    }
-
-    /// Refuses a request whose body has not been read.
-    async fn turn_away(
-        &self,
-        trouble: &Trouble,
-        names: &Fields,
-        head: &Parts,
-        body: Incoming,
-    ) -> Response<Body> {
-        let goes_on = intake::turn_away(head, body).await;
-        let mut response = self.refuse(trouble, names);
-        // A head that two readers could read differently ends its connection, too.
-        if !goes_on || trouble.problem == Problem::BadRequest {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
-        }
-        response
-    }
-
-    /// Answers a request that was refused before a task came into being.
-    fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
-        let metrics = &self.recorder.metrics;
-        metrics.rejected(Direction::Outbound, trouble.problem);
-        respond::trouble(trouble, names, &self.config.pseudonym)
+        self.refusals.refuse(trouble, names)
     }
 }
 

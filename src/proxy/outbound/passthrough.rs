@@ -25,7 +25,7 @@ impl Outbound {
         let (fields, _) = self.inherit(own);
         match self.passed(found, agent, head, body, &fields).await {
             Ok(response) => response,
-            Err(trouble) => self.refuse(&trouble, &fields),
+            Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }
 
