@@ -31,4 +31,5 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
+mod vendor;
 mod world;
