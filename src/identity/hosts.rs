@@ -86,11 +86,13 @@ impl Pattern {
         if self.port.is_some_and(|port| port != asked) {
             return false;
         }
-        let host = authority.host.to_ascii_lowercase();
-        match self.name.starts_with('.') {
-            true => host.len() > self.name.len() && host.ends_with(&self.name),
-            false => host == self.name,
+        let host = authority.host;
+        if !self.name.starts_with('.') {
+            return host.eq_ignore_ascii_case(&self.name);
         }
+        let at = host.len().checked_sub(self.name.len());
+        let suffix = at.filter(|at| *at > 0).and_then(|at| host.get(at..));
+        suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case(&self.name))
     }
 }
 
@@ -146,6 +148,7 @@ impl fmt::Display for Authority<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn authorities_and_what_is_none() {
@@ -179,6 +182,17 @@ mod tests {
         let shown = |text| Authority::parse(text).unwrap().to_string();
         assert_eq!(shown("[::1]:80"), "[::1]:80");
         assert_eq!(shown("a:80"), "a:80");
+    }
+
+    proptest! {
+        #[test]
+        fn what_parses_prints_and_parses_back(text in "(\\[?[0-9a-fA-F:.]{0,9}\\]?|[a-zA-Z0-9._%@ é-]{0,9})(:[0-9+]{0,6})?") {
+            if let Some(authority) = Authority::parse(&text) {
+                let shown = authority.to_string();
+                prop_assert_eq!(Authority::parse(&shown), Some(authority));
+            }
+            drop(text.parse::<Pattern>());
+        }
     }
 
     #[test]

@@ -112,9 +112,10 @@ fn named<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
 
 /// Cuts the suffix off an agent's host name; host names compare without case.
 fn agent(host: &str) -> Option<String> {
-    let host = host.to_ascii_lowercase();
-    let name = host.strip_suffix(AGENTS)?;
-    (!name.is_empty()).then(|| name.to_owned())
+    let at = host.len().checked_sub(AGENTS.len()).filter(|at| *at > 0)?;
+    let (name, suffix) = host.split_at_checked(at)?;
+    let is_agent = suffix.eq_ignore_ascii_case(AGENTS);
+    is_agent.then(|| name.to_ascii_lowercase())
 }
 
 #[cfg(test)]
