@@ -66,12 +66,20 @@ async fn raw(sidecar: &Sidecar, request: &str) -> Reply {
     Reply::read(&reply)
 }
 
+/// The pair with everything under `/open/` passed through and the contract in the index, where it
+/// comes a moment after its sidecar is ready.
 async fn open() -> Pair {
-    Pair::with(|callee| {
+    let pair = Pair::with(|callee| {
         let prefixes: toml::Value = vec!["/open/"].into();
         callee.set("inbound.passthrough", prefixes)
     })
-    .await
+    .await;
+    let entry = format!("/v1/kv/hermes/index/{FRAUD}");
+    wait_until(WITHIN, "index entry", async || {
+        pair.consul.get(&entry).await.is_some()
+    })
+    .await;
+    pair
 }
 
 #[tokio::test]
@@ -305,7 +313,7 @@ async fn posted_by_http2(sidecar: &Sidecar, authority: &str, host: Option<&str>)
 
 #[tokio::test]
 async fn over_http2_the_authority_names_the_agent() {
-    let pair = Pair::start().await;
+    let pair = open().await;
     let agent = format!("{FRAUD}.hermes");
     for (authority, host, status) in [
         (agent.as_str(), None, 200),
@@ -387,6 +395,8 @@ impl Minors {
 #[tokio::test]
 async fn a_family_is_its_highest_minor_that_is_admitted() {
     let mut world = Minors::start().await;
+    // A sidecar is ready a moment before its contract is in the index.
+    world.served_by("1").await;
     let reply = world.ask().await;
     assert_eq!(
         (reply.status, reply.header("x-minor")),
