@@ -237,6 +237,8 @@ mod tests {
                 "a-v1.0 /x",
             ),
             ("GET", "b-v1.0.hermes", "http://a-v1.0.hermes", "a-v1.0 /"),
+            ("GET", "x", "http://a-v1.0.hermes?q", "a-v1.0 /?q"),
+            ("GET", "x", "http://a-v1.0.hermes./x", "host-refused"),
             (
                 "GET",
                 "a-v1.0.hermes",
