@@ -8,6 +8,7 @@
 )]
 
 mod addressing;
+mod application_reports;
 mod bad_input;
 mod calls;
 mod cli;
@@ -18,8 +19,10 @@ mod context;
 mod dashboards;
 mod delivery;
 mod demo;
+mod envelope;
 mod examples;
 mod floors;
+mod handshake;
 mod long;
 mod passthrough;
 mod protocols;

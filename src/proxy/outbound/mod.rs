@@ -5,6 +5,7 @@ mod choice;
 mod foreign;
 mod inherit;
 mod passthrough;
+mod report;
 mod request;
 mod route;
 mod whom;
@@ -145,6 +146,7 @@ impl Outbound {
                 }
                 Err(trouble) => self.refusals.refuse(&trouble, &fields),
             },
+            Ok(Route::Report) => self.report_status(head, body, &fields).await,
             Ok(Route::Agent { whom, target }) => {
                 head.uri = target;
                 self.native(whom, head, body, fields, began).await

@@ -20,6 +20,8 @@ const FORMS: &str = "an agent is named by a contract id such as fraud-detection-
 pub enum Route {
     /// A call in a wrapper, which names its agent.
     Invoke,
+    /// What the application tells of its own work.
+    Report,
     /// An agent, and the target there.
     Agent { whom: Whom, target: Uri },
     /// A listed host and its port.
@@ -61,9 +63,14 @@ pub fn route(head: &Parts, local: &Local) -> Result<Route, Trouble> {
 }
 
 fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
-    if path == "/hermes/invoke" {
+    let posted = match path {
+        "/hermes/invoke" => Some(Route::Invoke),
+        "/report-status" => Some(Route::Report),
+        _ => None,
+    };
+    if let Some(route) = posted {
         return match head.method {
-            Method::POST => Ok(Route::Invoke),
+            Method::POST => Ok(route),
             _ => Err(Trouble {
                 allow: Some("POST".to_owned()),
                 ..Trouble::new(Problem::MethodNotAllowed, "use POST")
@@ -71,7 +78,7 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
         };
     }
     let Some(rest) = path.strip_prefix("/agents/") else {
-        let detail = "here are POST /hermes/invoke, /agents/{agent}/{path}, and as a proxy \
+        let detail = "here are POST /hermes/invoke, POST /report-status, /agents/{agent}/{path}, and as a proxy \
                       http://{agent}.hermes/{path}; other listeners of this machine are reached \
                       if outbound.allow_hosts lists them";
         return Err(Trouble::new(Problem::NotFound, detail));
@@ -170,6 +177,7 @@ mod tests {
         let (head, ()) = request.header("host", host).body(()).unwrap().into_parts();
         match route(&head, &local) {
             Ok(Route::Invoke) => "invoke".to_owned(),
+            Ok(Route::Report) => "report".to_owned(),
             Ok(Route::Foreign { host, port }) => format!("to {host}:{port}"),
             Ok(Route::Agent { whom, target }) => match whom {
                 Whom::Contract(agent) => match agent.version {
@@ -187,6 +195,14 @@ mod tests {
         for (method, host, uri, leads) in [
             ("POST", "localhost", "/hermes/invoke", "invoke"),
             ("GET", "localhost", "/hermes/invoke", "method-not-allowed"),
+            ("POST", "localhost", "/report-status", "report"),
+            ("GET", "localhost", "/report-status", "method-not-allowed"),
+            (
+                "POST",
+                "a-v1.0.hermes",
+                "/report-status",
+                "a-v1.0 /report-status",
+            ),
             (
                 "GET",
                 "localhost",
