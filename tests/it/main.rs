@@ -23,6 +23,7 @@ mod envelope;
 mod examples;
 mod floors;
 mod handshake;
+mod job;
 mod long;
 mod passthrough;
 mod protocols;
