@@ -7,6 +7,7 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod addressing;
 mod application_reports;
 mod bad_input;
 mod calls;
@@ -25,6 +26,7 @@ mod floors;
 mod handshake;
 mod job;
 mod long;
+mod openapi;
 mod passthrough;
 mod protocols;
 mod registry_conversation;

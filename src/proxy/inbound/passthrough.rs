@@ -18,7 +18,7 @@ impl Inbound {
         if self.is_draining() {
             let detail = "the sidecar is stopping; another instance will take the request";
             let draining = Trouble::new(Problem::Draining, detail).executed(false);
-            return self.refuse(&draining, &Fields::default());
+            return self.refusals.refuse(&draining, &Fields::default());
         }
         let silence = self.config.limits.stream_idle_timeout;
         let proxy = &self.config.pseudonym;
@@ -34,7 +34,7 @@ impl Inbound {
                 headers::strip_context(answer.headers_mut());
                 answer
             }
-            Err(trouble) => self.refuse(&trouble, &Fields::default()),
+            Err(trouble) => self.refusals.refuse(&trouble, &Fields::default()),
         }
     }
 

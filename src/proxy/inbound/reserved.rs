@@ -1,4 +1,4 @@
-//! The paths under `/hermes/`: handshake, health, and calls in a wrapper.
+//! The paths under `/hermes/`: handshake, health, description, and calls in a wrapper.
 
 use super::{Inbound, Roster, Served};
 use crate::context::{AgentName, Fields};
@@ -47,19 +47,27 @@ impl Inbound {
                 self.health(&head)
             }
             ("/hermes/handshake", &Method::GET | &Method::HEAD) => self.handshake(&head),
+            ("/hermes/openapi.json", &Method::GET | &Method::HEAD) => Ok(json(
+                StatusCode::OK,
+                self.roster().document(&self.config.application),
+            )),
             ("/hermes/invoke", &Method::POST) => {
                 return self.invoke(head, body, fields, began).await;
             }
-            ("/hermes/health" | "/hermes/heartbeat" | "/hermes/handshake", _) => {
-                Err(wrong_method("GET"))
-            }
+            (
+                "/hermes/health"
+                | "/hermes/heartbeat"
+                | "/hermes/handshake"
+                | "/hermes/openapi.json",
+                _,
+            ) => Err(wrong_method("GET")),
             ("/hermes/invoke", _) => Err(wrong_method("POST")),
             _ => Err(Trouble::new(
                 Problem::NotFound,
                 "no such path under /hermes/",
             )),
         };
-        answered.unwrap_or_else(|trouble| self.refuse(&trouble, &fields))
+        answered.unwrap_or_else(|trouble| self.refusals.refuse(&trouble, &fields))
     }
 
     /// Finds the contract that the query's `agent` names, if it names one.
@@ -150,13 +158,16 @@ impl Inbound {
             _ => self.config.limits.check(&head),
         };
         if let Err(trouble) = refused {
-            return self.turn_away(&trouble, &fields, &head, body).await;
+            return self
+                .refusals
+                .turn_away(&trouble, &fields, &head, body)
+                .await;
         }
         let read = self.config.limits.read(body).await;
         let unwrapped = self.unwrap(&mut head, read);
         match meant(&roster, unwrapped, &fields) {
             Ok((served, source, fields)) => self.lasting(served, head, source, fields, began).await,
-            Err(trouble) => self.refuse(&trouble, &fields),
+            Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }
 
