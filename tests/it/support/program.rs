@@ -23,6 +23,11 @@ pub fn promtool() -> PathBuf {
     named("HERMES_TEST_PROMTOOL").unwrap_or_else(|| PathBuf::from("promtool"))
 }
 
+/// Returns the file that lists the field cases of this run, if the run keeps one.
+pub fn list_of_cases() -> Option<PathBuf> {
+    named("HERMES_TEST_CASES")
+}
+
 /// Returns the checkout's root.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
