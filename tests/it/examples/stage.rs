@@ -15,6 +15,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const WITHIN: Duration = Duration::from_secs(30);
+/// A service may have to be built before it starts.
+const BUILT_WITHIN: Duration = Duration::from_secs(600);
+/// The ports that the READMEs name.
+const NAMED: [u16; 12] = [
+    3000, 5000, 7401, 7402, 7403, 7410, 7502, 7503, 8000, 8080, 8081, 8500,
+];
 
 /// Where a README is played: its processes, on free ports instead of those it names.
 pub struct Stage {
@@ -61,15 +67,19 @@ impl Stage {
         stage
     }
 
-    fn empty(readme: Readme) -> Self {
+    /// Sets the stage with nothing on it.
+    pub fn empty(readme: Readme) -> Self {
         let folder = TempDir::with_prefix("hermes-example-").unwrap();
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         std::os::unix::fs::symlink(program::hermes(), bin.join("hermes-sidecar")).unwrap();
-        let named = [3000, 5000, 7401, 7402, 7403, 7410, 7502, 7503, 8500];
+        // One that is only a name is found on PATH anyway.
+        if program::consul().is_absolute() {
+            std::os::unix::fs::symlink(program::consul(), bin.join("consul")).unwrap();
+        }
         Self {
             readme,
-            ports: RefCell::new(named.map(|named| (named, free_port())).into()),
+            ports: RefCell::new(NAMED.map(|named| (named, free_port())).into()),
             running: RefCell::default(),
             folder,
             client: client(),
@@ -143,7 +153,7 @@ impl Stage {
                 Some(_) => succeeds(&self.client, &url).await,
                 None => self.client.get(&url).send().await.is_ok(),
             };
-            if process.serves(WITHIN, answers).await {
+            if process.serves(BUILT_WITHIN, answers).await {
                 self.running.borrow_mut().push(process);
                 return;
             }
@@ -176,11 +186,18 @@ impl Stage {
 
     /// Makes the call that contains `part` and compares the reply with the one shown below it.
     pub async fn replies(&self, part: &str) {
+        let (printed, shown) = self.reply_and_shown(part).await;
+        assert_eq!(printed, shown);
+    }
+
+    /// Makes the call that contains `part`; returns the reply and the one shown below it.
+    pub async fn reply_and_shown(&self, part: &str) -> (String, String) {
         let at = self.readme.find(part);
         let shown = &self.readme.blocks[at + 1];
         assert_eq!(shown.language, "json", "no reply is shown below `{part}`");
         let printed = self.run(&self.here(&self.readme.blocks[at].text)).await;
-        assert_eq!(printed.as_deref(), Ok(shown.text.trim_end()));
+        let printed = printed.unwrap().trim_end().to_owned();
+        (printed, shown.text.trim_end().to_owned())
     }
 
     /// Asks for the task as the README does until it has ended, and then the collector.
@@ -205,7 +222,12 @@ impl Stage {
 
     /// Waits until the collector shows a task in `state`.
     pub async fn task(&self, id: &str, state: &str) -> Value {
-        let url = format!("{}/tasks/{id}", self.url(7410));
+        self.task_at(7410, id, state).await
+    }
+
+    /// The same at the collector on the named port.
+    pub async fn task_at(&self, port: u16, id: &str, state: &str) -> Value {
+        let url = format!("{}/tasks/{id}", self.url(port));
         wait_for(WITHIN, &format!("{id} in state {state}"), async || {
             let reply = self.client.get(&url).send().await.unwrap();
             let told: Value = reply.json().await.unwrap();
@@ -214,7 +236,12 @@ impl Stage {
         .await
     }
 
-    fn command(&self, part: &str) -> String {
+    /// Puts the port `ours` in the place of each `named` one from now on.
+    pub fn place(&self, named: u16, ours: u16) {
+        self.ports.borrow_mut().insert(named, ours);
+    }
+
+    pub fn command(&self, part: &str) -> String {
         self.here(&self.text(part))
     }
 
@@ -240,11 +267,11 @@ impl Stage {
         format!("127.0.0.1:{}", self.port(named))
     }
 
-    fn url(&self, named: u16) -> String {
+    pub fn url(&self, named: u16) -> String {
         format!("http://{}", self.listen(named))
     }
 
-    fn spawn(&self, name: &str, command: &str, told: &[(&str, String)]) -> Process {
+    pub fn spawn(&self, name: &str, command: &str, told: &[(&str, String)]) -> Process {
         let folder = self.folder.path();
         let state = folder.join(name);
         std::fs::create_dir_all(&state).unwrap();
@@ -253,8 +280,9 @@ impl Stage {
             .args(["-c", &format!("PATH=\"$1:$PATH\"; exec {command}"), "sh"])
             .arg(folder.join("bin"))
             .env("STATE_DIRECTORY", state)
+            .envs(program::packages())
             .envs(told.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.readme.folder);
-        Process::spawn(name, shell, &folder.join(format!("{name}.log")))
+        Process::spawn_group(name, shell, &folder.join(format!("{name}.log")))
     }
 }
