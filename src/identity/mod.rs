@@ -6,6 +6,7 @@ mod digest;
 pub mod local;
 mod secret;
 mod trust;
+pub mod web;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
 pub use secret::Secret;
