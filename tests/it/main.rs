@@ -21,6 +21,7 @@ mod examples;
 mod floors;
 mod long;
 mod passthrough;
+mod protocols;
 mod registry_conversation;
 mod repository;
 mod restart;

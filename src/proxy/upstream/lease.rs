@@ -4,9 +4,9 @@ use super::shared::InUse;
 use super::{Error, Upstream};
 use crate::proxy::body::Body;
 use crate::socket::Speaks;
-use http::header::HOST;
+use http::header::{CONNECTION, HOST, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use std::sync::Arc;
@@ -56,6 +56,7 @@ impl Lease {
         let sent = match &mut self.sender {
             Sender::Http1(sender) => {
                 *request.version_mut() = Version::HTTP_11;
+                name_te(request.headers_mut());
                 sender.try_send_request(request).await
             }
             Sender::Http2(shared) => {
@@ -118,6 +119,13 @@ impl Upstream {
         if let Ok(uri) = Uri::from_parts(parts) {
             *request.uri_mut() = uri;
         }
+    }
+}
+
+/// TE concerns one connection only, and a sender says so (RFC 9110 section 10.1.4).
+fn name_te(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) && !headers.contains_key(CONNECTION) {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
 }
 

@@ -124,12 +124,7 @@ impl Upstream {
         if let Some(lease) = self.kept(speaks) {
             return Ok(lease);
         }
-        let may_share = match speaks {
-            Speaks::Http1 => false,
-            Speaks::Http2 => true,
-            Speaks::Either => self.endpoint.tls.is_some(),
-        };
-        if !may_share {
+        if !self.may_share(speaks) {
             return self.fresh(speaks).await;
         }
         // The semaphore is never closed.
@@ -137,6 +132,15 @@ impl Upstream {
         match self.kept(speaks) {
             Some(lease) => Ok(lease),
             None => self.fresh(speaks).await,
+        }
+    }
+
+    /// Says whether HTTP/2 may be spoken.
+    fn may_share(&self, speaks: Speaks) -> bool {
+        match speaks {
+            Speaks::Http1 => false,
+            Speaks::Http2 => true,
+            Speaks::Either => self.endpoint.tls.is_some(),
         }
     }
 
@@ -200,9 +204,9 @@ impl Upstream {
     }
 
     fn kept(self: &Arc<Self>, speaks: Speaks) -> Option<Lease> {
-        let shared = match speaks {
-            Speaks::Http1 => None,
-            Speaks::Http2 | Speaks::Either => self.shared(),
+        let shared = match self.may_share(speaks) {
+            true => self.shared(),
+            false => None,
         };
         let sender = match (shared, speaks) {
             (Some(shared), _) => Sender::Http2(shared),
