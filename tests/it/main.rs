@@ -30,4 +30,5 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
+mod websocket;
 mod world;
