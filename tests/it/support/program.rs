@@ -44,7 +44,8 @@ pub fn has(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|name| !is_on_path(name));
     if let Some(name) = missing {
         // Past the capture of a passing test's output: what is left out is always shown.
-        writeln!(std::io::stderr(), "skipped: no {name} on PATH").unwrap();
+        let mut terminal = std::io::stderr();
+        writeln!(terminal, "skipped: no {name} on PATH").unwrap();
     }
     missing.is_none()
 }
