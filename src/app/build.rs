@@ -1,27 +1,28 @@
 //! Putting a sidecar together, bottom-up.
 
 use super::delivery::Delivery;
+use super::handshake::Follower;
 use super::ready::Readiness;
+use super::serving::Serving;
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
 use super::{Error, application, compose};
 use crate::admin::{self, Command};
-use crate::admission::{self, Judge, Ours, Prober, Registrar, Standing};
-use crate::config::{CollectorTarget, Settings, Upstream as Application};
+use crate::admission::{self, Handshake, Prober};
+use crate::config::{CollectorTarget, ContractSource, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome, Poll};
+use crate::contract::Compiled;
 use crate::contract::watch::Directory;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
-use crate::proxy::inbound::{Inbound, Served};
+use crate::proxy::inbound::Inbound;
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
 use crate::socket::{self, Listener, Routes, Serve};
 use crate::spool::Spool;
 use crate::store::Store;
-use crate::task::Timestamp;
 use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
-use http::Method;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,7 +100,11 @@ impl Builder {
     }
 
     /// Starts the parts, each on top of those before.
-    pub async fn build(mut self, ours: Vec<Ours>, sockets: Sockets) -> Result<Sidecar, Error> {
+    pub async fn build(
+        mut self,
+        contracts: Vec<Option<Arc<Compiled>>>,
+        sockets: Sockets,
+    ) -> Result<Sidecar, Error> {
         let directory = Directory::open(
             self.client.clone(),
             self.metrics.clone(),
@@ -117,15 +122,22 @@ impl Builder {
             directory: directory.clone(),
             consul_answered: self.consul_answered.clone(),
             health: None,
-            contracts: Vec::new(),
+            contracts: watch::Sender::new(Vec::new()).subscribe(),
         };
         if let (Some(socket), Some(application)) =
             (sockets.inbound, self.settings.application.upstream.clone())
         {
-            self.serve(socket, &application, ours, &recorder, &mut readiness)?;
+            self.serve(socket, &application, contracts, &recorder, &mut readiness)?;
         }
         self.call_others(sockets.outbound, &recorder, &directory);
-        if self.addresses.inbound.is_none() {
+        let is_registered = |source: &ContractSource| source.file().is_some();
+        if !self
+            .settings
+            .application
+            .contracts
+            .iter()
+            .any(is_registered)
+        {
             self.ask_consul();
         }
         let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);
@@ -185,7 +197,7 @@ impl Builder {
         &mut self,
         socket: Listener,
         application: &Application,
-        ours: Vec<Ours>,
+        contracts: Vec<Option<Arc<Compiled>>>,
         recorder: &Arc<Recorder>,
         readiness: &mut Readiness,
     ) -> Result<(), Error> {
@@ -200,37 +212,26 @@ impl Builder {
             bound,
             self.addresses.public.as_ref(),
         ));
-        let versions: Vec<_> = ours
-            .iter()
-            .map(|ours| ours.contract.contract.version.clone())
-            .collect();
-        let mut served = Vec::with_capacity(ours.len());
-        for (at, ours) in ours.into_iter().enumerate() {
-            let (standing, reader) = watch::channel(Standing::starting());
-            let judge = Judge {
-                config: admission.clone(),
-                ours: ours.clone(),
-                versions: versions.clone(),
-                metrics: self.metrics.clone(),
-                health: health.clone(),
-                lifecycle: self.phase.clone(),
-                standing,
-            };
-            self.start_until_leaving("judge", judge.run());
-            let (registrar, record) = Registrar::new(
-                admission.clone(),
-                ours.clone(),
-                self.client.clone(),
-                self.metrics.clone(),
-                reader.clone(),
-                self.phase.clone(),
-            );
-            let id = ours.contract.contract.id.to_string();
-            readiness.contracts.push((id, reader.clone(), record));
-            self.start_until_leaving("registrar", registrar.run());
-            served.push(self.served(at, &ours, reader));
+        let serving = Arc::new(Serving::new(
+            admission,
+            self.client.clone(),
+            self.metrics.clone(),
+            health,
+            self.instance.clone(),
+            self.settings.application.contracts.clone(),
+        ));
+        readiness.contracts = serving.entries();
+        for (at, contract) in contracts.into_iter().enumerate() {
+            match contract {
+                Some(contract) => {
+                    let workers = serving.take(at, contract, &self.phase);
+                    self.start_until_leaving("judge", workers.judge.run());
+                    self.start_until_leaving("registrar", workers.registrar.run());
+                }
+                None => self.follow(application, at, &serving)?,
+            }
         }
-        let config = compose::inbound(&self.settings, &self.boot, served)?;
+        let config = compose::inbound(&self.settings, &self.boot, serving.roster())?;
         let endpoint = application::endpoint(&self.settings.application, application)?;
         let upstream = Upstream::new(endpoint, KEEP_APPLICATION, self.background.clone());
         let inbound = Arc::new(Inbound::new(
@@ -257,27 +258,24 @@ impl Builder {
         Ok(health)
     }
 
-    fn served(&self, at: usize, ours: &Ours, standing: admission::Reader) -> Served {
-        let source = &self.settings.application.contracts[at];
-        let contract = &ours.contract.contract;
-        let id = contract.id.as_str();
-        let digest = ours.contract.digest.to_string();
-        let digest = digest.trim_start_matches("sha-256:");
-        let team = &self.settings.application.team;
-        self.metrics
-            .serves(team, id, &contract.version.to_string(), digest);
-        let timeout = contract.constraints.timeout;
-        self.metrics.contract_taken(id, timeout, Timestamp::now());
-        let method = source.method.as_str().as_bytes();
-        let method = Method::from_bytes(method).unwrap_or(Method::POST);
-        Served::new(
-            ours.contract.clone(),
-            (method, source.path.clone()),
-            (compose::mode(source.input), compose::mode(source.output)),
-            format!("{}-{}", self.client.layout().service(id), self.instance),
-            standing,
-            self.metrics.contract(Direction::Inbound, id),
-        )
+    /// Asks the application for the contract of one place, and serves that.
+    fn follow(
+        &mut self,
+        upstream: &Application,
+        at: usize,
+        serving: &Arc<Serving>,
+    ) -> Result<(), Error> {
+        let asked = application::health(&self.settings.application, upstream)?;
+        let handshake = Handshake::new(&asked).map_err(|e| Error::Client(Box::new(e)))?;
+        let follower = Follower {
+            serving: serving.clone(),
+            at,
+            handshake,
+            interval: self.settings.application.health_interval,
+        };
+        let following = follower.run(self.phase.clone());
+        self.start_until_leaving("handshake", following);
+        Ok(())
     }
 
     fn call_others(
@@ -301,7 +299,7 @@ impl Builder {
         self.workers.start("outbound listener", listening);
     }
 
-    /// Without contracts nothing else asks Consul, and readiness wants to know that it is there.
+    /// Without contracts (or before they are there) nothing else asks Consul, and readiness wants to know that it is there.
     fn ask_consul(&mut self) {
         let client = self.client.clone();
         let answered = self.consul_answered.clone();

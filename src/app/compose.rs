@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The state file: what helps the next start, but is owed to nobody.
 static STATE: Schema = Schema {
@@ -181,7 +182,7 @@ fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
 pub fn inbound(
     settings: &Settings,
     boot: &str,
-    contracts: Vec<inbound::Served>,
+    contracts: watch::Receiver<inbound::Roster>,
 ) -> Result<inbound::Config, Error> {
     let outside = match &settings.application.upstream {
         Some(upstream @ config::Upstream::Https { .. }) => upstream.authority(),

@@ -11,7 +11,9 @@ mod collector;
 mod compose;
 mod contracts;
 mod delivery;
+mod handshake;
 mod ready;
+mod serving;
 mod sidecar;
 mod signals;
 mod sockets;
@@ -130,6 +132,18 @@ pub async fn ask_application(
     let config = application::health(application, upstream)?;
     let (prober, _) = crate::admission::Prober::new(config)?;
     Ok(prober.ask_once().await?)
+}
+
+/// Asks the application once for its contract, as a start does; returns its id and version.
+pub async fn ask_contract(
+    application: &config::Application,
+    upstream: &config::Upstream,
+) -> Result<(String, String), Box<dyn std::error::Error + Send + Sync>> {
+    let config = application::health(application, upstream)?;
+    let reply = crate::admission::Handshake::new(&config)?.ask().await?;
+    let compiled = crate::admission::contract_of(&reply)?;
+    let contract = &compiled.contract;
+    Ok((contract.id.to_string(), contract.version.to_string()))
 }
 
 /// Runs a sidecar until it is told to stop.

@@ -45,14 +45,14 @@ pub struct Sidecar {
 impl Sidecar {
     /// Starts everything; what cannot work is refused here, before a request is taken.
     pub async fn start(settings: Settings) -> Result<Self, Error> {
-        let ours = contracts::load(&settings.application.contracts)?;
+        let contracts = contracts::load(&settings.application.contracts)?;
         let sockets = Sockets::bind(&settings).await?;
         let addresses = sockets.addresses()?;
         let metrics = Arc::new(Metrics::new(&settings.application.name));
         let spool = compose::spool(&settings.spool, metrics.clone()).await?;
         let state = compose::state(&settings.spool)?;
         let builder = Builder::new(settings, addresses, metrics, spool, state)?;
-        builder.build(ours, sockets).await
+        builder.build(contracts, sockets).await
     }
 
     /// Returns where the listeners are.

@@ -238,7 +238,7 @@ fn contracts(found: &mut Findings, application: &Application) {
     let paths: Vec<PathBuf> = application
         .contracts
         .iter()
-        .map(|source| source.file.clone())
+        .filter_map(|source| Some(source.file()?.to_owned()))
         .collect();
     let files = match super::lint::read(&paths) {
         Ok(files) => files,
@@ -259,8 +259,8 @@ fn contracts(found: &mut Findings, application: &Application) {
 
 /// The ids of the contracts that can be read; the others have findings of their own.
 fn ids(application: &Application) -> Vec<String> {
-    let read = |file: &PathBuf| Contract::from_slice(&std::fs::read(file).ok()?).ok();
-    let contracts = application.contracts.iter().filter_map(|c| read(&c.file));
+    let read = |file: &Path| Contract::from_slice(&std::fs::read(file).ok()?).ok();
+    let contracts = application.contracts.iter().filter_map(|c| read(c.file()?));
     contracts.map(|contract| contract.id.to_string()).collect()
 }
 
@@ -317,6 +317,19 @@ async fn application(found: &mut Findings, application: &Application) {
     let Some(upstream) = &application.upstream else {
         return;
     };
+    if application
+        .contracts
+        .iter()
+        .any(|source| source.file().is_none())
+    {
+        match app::ask_contract(application, upstream).await {
+            Ok((id, version)) => {
+                let told = format!("the application hands out {id} {version}");
+                found.ok("contracts", told);
+            }
+            Err(error) => found.problem("contracts", chain(&*error)),
+        }
+    }
     match app::ask_application(application, upstream).await {
         Ok(()) => found.ok("application", "is well"),
         Err(error) => found.problem("application", chain(&*error)),

@@ -112,8 +112,6 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
-const HANDSHAKE: &str = "contracts by handshake are not built into this version";
-const ENVELOPE: &str = "the envelope style is not built into this version";
 const MTLS: &str = "mutual TLS is not built into this version";
 const PROXYING: &str = "absolute-form targets are not built into this version";
 const SIGNATURES: &str = "signatures are not built into this version";
@@ -155,10 +153,10 @@ pub static KEYS: &[Key] = &[
     key("application.require_version", Kind::Flag, "false", "health must report the contract's version"),
     key("application.forward_path", Kind::Flag, "false", "send Hermes-Path on to the application"),
     key("application.contract[].file", Kind::File, r#""""#, "the contract, relative to this file"),
-    key("application.contract[].handshake", Kind::Flag, "false", "ask the application for its contract").later(HANDSHAKE),
+    key("application.contract[].handshake", Kind::Flag, "false", "ask the application for its contract, by GET /hermes/handshake, instead of reading a file"),
     key("application.contract[].method", Kind::Choice(&["POST", "PUT", "PATCH"]), r#""POST""#, "method of the application's route"),
-    key("application.contract[].path", Kind::UrlPath, r#""""#, "path of the application's route"),
-    key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone").except(&["envelope"], ENVELOPE),
+    key("application.contract[].path", Kind::UrlPath, r#""""#, "path of the application's route; envelope: empty for /hermes/invoke"),
+    key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone; envelope: {\"input\",\"context\"}"),
     key("application.contract[].validate.input", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a request that breaks the contract leads to"),
     key("application.contract[].validate.output", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a reply that breaks the contract leads to"),
     key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call").later(MTLS),

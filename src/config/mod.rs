@@ -31,8 +31,8 @@ pub use origin::{Effective, Entry, Origin};
 pub use problem::{Error, Problem};
 pub use schema::schema;
 pub use settings::{
-    Admin, Application, Collector, Consul, ConsulTls, ContractSource, Durability, Inbound, Limits,
-    Log, LogFormat, Method, Outbound, Protocol, Settings, Spool, Validate,
+    Admin, Application, Collector, Consul, ConsulTls, ContractOrigin, ContractSource, Durability,
+    Inbound, Limits, Log, LogFormat, Method, Outbound, Protocol, Settings, Spool, Style, Validate,
 };
 
 use std::path::Path;

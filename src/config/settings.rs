@@ -3,7 +3,7 @@
 //! Sections mirror the file. Keys whose feature is not built yet have no field: they were
 //! refused unless they hold their default.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::identity::Secret;
@@ -82,12 +82,40 @@ pub enum Protocol {
 /// Where a contract comes from and which route of the application it describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContractSource {
-    /// Resolved; existed when the settings were read.
-    pub file: PathBuf,
+    pub origin: ContractOrigin,
     pub method: Method,
+    /// At the application. Peers call an envelope contract at a path of the sidecar's own.
     pub path: String,
+    pub style: Style,
     pub input: Validate,
     pub output: Validate,
+}
+
+impl ContractSource {
+    /// Returns the contract's file, if it comes from one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.origin {
+            ContractOrigin::File(file) => Some(file),
+            ContractOrigin::Handshake => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContractOrigin {
+    /// Resolved; existed when the settings were read.
+    File(PathBuf),
+    /// The application hands it out.
+    Handshake,
+}
+
+/// What the application is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// The input alone.
+    Native,
+    /// The input and its context in a wrapper.
+    Envelope,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

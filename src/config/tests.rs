@@ -96,7 +96,8 @@ fn a_service_needs_four_lines() {
     assert_eq!(
         application.contracts,
         [ContractSource {
-            file: world.path("fraud.json"),
+            origin: ContractOrigin::File(world.path("fraud.json")),
+            style: Style::Native,
             method: Method::Post,
             path: "/api/v1/risk".to_owned(),
             input: Validate::Strict,
@@ -370,6 +371,53 @@ fn a_service_lacking_a_half_is_told_so() {
         problems[2].starts_with("- application.upstream: is required with contracts"),
         "{problems:?}"
     );
+}
+
+#[test]
+fn a_contract_by_handshake_and_an_envelope_need_no_file_and_no_path() {
+    let service = "name = 'fraud'\nupstream = 'http://127.0.0.1:5000'\n";
+    let entry = "[[application.contract]]\nhandshake = true\nstyle = 'envelope'\n";
+    let world = World::with(&format!("[application]\n{service}{entry}"));
+    let settings = world.load();
+    let [contract] = settings.application.contracts.as_slice() else {
+        panic!("{:?}", settings.application.contracts);
+    };
+    assert_eq!(contract.origin, ContractOrigin::Handshake);
+    assert_eq!(contract.style, Style::Envelope);
+    assert_eq!(contract.path, "/hermes/invoke");
+    let path = "application.contract[0].path";
+    assert_eq!(world.origin(path), "envelope style");
+
+    for (config, problem) in [
+        (
+            format!("[application]\nupstream = 'http://127.0.0.1:1'\n{entry}"),
+            "application.name: is required with handshake = true",
+        ),
+        (
+            format!("[application]\n{service}{entry}file = 'fraud.json'\n"),
+            "application.contract[0].handshake: cannot stand beside file",
+        ),
+        (
+            format!("[application]\n{service}{entry}method = 'PUT'\n"),
+            "application.contract[0].method: must be POST",
+        ),
+        (
+            format!("[application]\n{service}{entry}{entry}"),
+            "application.contract[1].handshake: is set twice",
+        ),
+        (
+            format!("[application]\n{service}[[application.contract]]\nhandshake = true\n"),
+            "application.contract[0].path: is required",
+        ),
+        (
+            format!("[application]\n{service}[[application.contract]]\npath = '/a'\n"),
+            "application.contract[0].file: is required",
+        ),
+    ] {
+        let problems = World::with(&config).problems(Role::Sidecar);
+        assert_eq!(problems.len(), 1, "{config}: {problems:?}");
+        assert!(problems[0].contains(problem), "{config}: {problems:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::body::{self, Body};
 use super::respond::Trouble;
 use super::upstream::{Error, Lease, Unsent, Upstream};
-use crate::socket::Speaks;
+use crate::socket::{ConnectError, Speaks};
 use crate::task::{Deadline, Failure, Problem, State};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
@@ -74,6 +74,14 @@ impl Failed {
         tracing::warn!(upstream, error = %Chain(&self), "a call failed at its upstream");
         let executed = self.may_have_executed();
         let (problem, detail) = match self {
+            Failed::Unreachable(Error::Connect(ConnectError::Tls { .. })) => (
+                Problem::UpstreamUnreachable,
+                "TLS with the upstream could not be agreed on; nothing was sent".to_owned(),
+            ),
+            Failed::Unreachable(Error::Refused { .. }) => (
+                Problem::UpstreamUnreachable,
+                "the upstream refused the request before it looked at it".to_owned(),
+            ),
             Failed::Unreachable(_) => (
                 Problem::UpstreamUnreachable,
                 "no connection to the upstream could be opened; nothing was sent".to_owned(),

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod application_reports;
 mod bad_input;
 mod calls;
 mod cli;
@@ -17,8 +18,10 @@ mod context;
 mod dashboards;
 mod delivery;
 mod demo;
+mod envelope;
 mod examples;
 mod floors;
+mod handshake;
 mod long;
 mod passthrough;
 mod protocols;
@@ -31,4 +34,5 @@ mod start;
 mod streaming;
 mod support;
 mod websocket;
+mod vendor;
 mod world;

@@ -1,16 +1,21 @@
 //! The listener that peers call: contract routes, reserved paths, passthrough.
 //!
-//! Order of decision: everything under `/hermes/`, then contract routes, then passthrough, then
-//! 404. A path that a lenient server might read as a contract's is never passed through.
+//! Order of decision: everything under `/hermes/` but the routes of wrapped contracts, then
+//! contract routes, then passthrough, then 404. A path that a lenient server might read as a
+//! contract's is never passed through.
 
 mod call;
 mod passthrough;
 mod reserved;
+mod roster;
+mod served;
+
+pub use roster::{Place, Roster, Rosters};
+pub use served::{Served, Style};
 
 use super::active::Active;
 use super::attempt::Recorder;
 use super::body::{Body, Counted};
-use super::check::Mode;
 use super::head;
 use super::headers;
 use super::intake::{self, Limits, Source};
@@ -19,9 +24,7 @@ use super::respond::{self, Trouble};
 use super::target;
 use super::tunnel::Tunnels;
 use super::upstream::Upstream;
-use crate::admission;
 use crate::context::{AgentName, Fields};
-use crate::contract::Compiled;
 use crate::identity::Trust;
 use crate::lifecycle::Observer;
 use crate::socket::{Peer, Serve, Speaks};
@@ -31,68 +34,14 @@ use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use hyper::body::Incoming;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 use tokio::time::Instant;
-
-/// A contract that this sidecar serves.
-#[derive(Debug)]
-pub struct Served {
-    pub contract: Arc<Compiled>,
-    pub method: Method,
-    pub path: String,
-    pub input: Mode,
-    pub output: Mode,
-    pub standing: admission::Reader,
-    pub meters: Arc<metrics::Contract>,
-    /// `ID@VERSION`.
-    pub name: String,
-    /// This copy's id in Consul.
-    pub instance: String,
-    permits: Arc<Semaphore>,
-    limit: usize,
-    /// The path as a lenient server might read it.
-    reduced: String,
-}
-
-impl Served {
-    pub fn new(
-        contract: Arc<Compiled>,
-        route: (Method, String),
-        (input, output): (Mode, Mode),
-        instance: String,
-        standing: admission::Reader,
-        meters: Arc<metrics::Contract>,
-    ) -> Self {
-        let limit = contract.contract.constraints.max_concurrent.get() as usize;
-        let limit = limit.min(Semaphore::MAX_PERMITS);
-        let (method, path) = route;
-        Self {
-            name: format!("{}@{}", contract.contract.id, contract.contract.version),
-            permits: Arc::new(Semaphore::new(limit)),
-            limit,
-            reduced: target::reduced(&path),
-            contract,
-            instance,
-            method,
-            path,
-            input,
-            output,
-            standing,
-            meters,
-        }
-    }
-
-    /// Returns the contract's id.
-    pub fn id(&self) -> &str {
-        self.contract.contract.id.as_str()
-    }
-}
 
 /// What the listener is given.
 #[derive(Debug)]
 pub struct Config {
     pub application: String,
-    pub contracts: Vec<Served>,
+    pub contracts: watch::Receiver<Roster>,
     /// Path prefixes that go to the application unchecked.
     pub passthrough: Vec<String>,
     pub trust: Trust,
@@ -144,8 +93,7 @@ pub struct Inbound {
 /// Where a request leads.
 enum Route {
     Reserved,
-    /// A contract by its place in the configuration.
-    Contract(usize),
+    Contract(Arc<Served>),
     Passthrough,
     Nowhere(Trouble),
 }
@@ -176,28 +124,36 @@ impl Inbound {
 
     fn route(&self, head: &Parts, agent: Option<&AgentName>) -> Route {
         let path = head.uri.path();
-        if path.starts_with("/hermes/") {
+        if path.starts_with("/hermes/") && !path.starts_with(served::AGENTS) {
             return Route::Reserved;
         }
+        let roster = self.roster();
         if let Some(agent) = agent
-            && !self.config.contracts.iter().any(|c| c.id() == agent.id)
+            && roster.find(&agent.id).is_none()
         {
-            return Route::Nowhere(misdirected(&agent.id));
+            let not_yet = roster.not_yet();
+            return Route::Nowhere(not_yet.unwrap_or_else(|| misdirected(&agent.id)));
         }
-        let contracts = self.config.contracts.iter().enumerate();
-        let mut here = contracts.filter(|(_, c)| c.path == path).peekable();
+        let mut here = roster.served().filter(|c| c.path == path).peekable();
         if here.peek().is_some() {
             return route_among(here, &head.method, agent);
         }
+        if let Some(not_yet) = roster.not_yet_at(path) {
+            return Route::Nowhere(not_yet);
+        }
         let reduced = target::reduced(path);
-        let looks_like_ours = reduced.starts_with("/hermes/")
-            || self.config.contracts.iter().any(|c| c.reduced == reduced);
+        let looks_like_ours = reduced.starts_with("/hermes/") || roster.claims(&reduced);
         let passes = |prefix: &String| path.starts_with(prefix.as_str());
         if !looks_like_ours && self.config.passthrough.iter().any(passes) {
             return Route::Passthrough;
         }
         let detail = "no contract route or passthrough prefix fits the path";
         Route::Nowhere(Trouble::new(Problem::NotFound, detail))
+    }
+
+    /// Returns the contracts as they are now.
+    fn roster(&self) -> Roster {
+        self.config.contracts.borrow().clone()
     }
 
     /// Reads the context of a peer that is believed; others have none.
@@ -286,19 +242,21 @@ impl Inbound {
                 response
             }
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
-            Route::Contract(at) => {
+            Route::Contract(served) => {
                 if let Err(trouble) = self.config.limits.check(&head) {
                     return self.turn_away(&trouble, &fields, &head, body).await;
                 }
                 let source = Source::Body(body);
-                self.clone().lasting(at, head, source, fields, began).await
+                self.clone()
+                    .lasting(served, head, source, fields, began)
+                    .await
             }
         }
     }
 
     fn lasting(
         self: Arc<Self>,
-        at: usize,
+        served: Arc<Served>,
         head: Parts,
         source: Source,
         fields: Fields,
@@ -306,7 +264,7 @@ impl Inbound {
     ) -> Lasting {
         let presence = Arc::default();
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, at, fields, Arc::clone(&presence), began);
+        let call = call::Call::new(self, served, fields, Arc::clone(&presence), began);
         Lasting::new(keeper, presence, call.run(head, source))
     }
 
@@ -317,28 +275,28 @@ impl Inbound {
 
 /// Picks among contracts that share a path: by the agent named, else by the order configured.
 fn route_among<'a>(
-    here: impl Iterator<Item = (usize, &'a Served)> + Clone,
+    here: impl Iterator<Item = &'a Arc<Served>> + Clone,
     method: &Method,
     agent: Option<&AgentName>,
 ) -> Route {
-    let mut fitting = here.clone().filter(|(_, served)| served.method == *method);
+    let mut fitting = here.clone().filter(|served| served.method == *method);
     let Some(agent) = agent else {
         return match fitting.next() {
-            Some((at, _)) => Route::Contract(at),
+            Some(served) => Route::Contract(served.clone()),
             None => Route::Nowhere(method_not_allowed(here)),
         };
     };
-    match fitting.find(|(_, served)| served.id() == agent.id) {
-        Some((at, _)) => Route::Contract(at),
-        None if here.clone().any(|(_, served)| served.method == *method) => {
+    match fitting.find(|served| served.id() == agent.id) {
+        Some(served) => Route::Contract(served.clone()),
+        None if here.clone().any(|served| served.method == *method) => {
             Route::Nowhere(misdirected(&agent.id))
         }
         None => Route::Nowhere(method_not_allowed(here)),
     }
 }
 
-fn method_not_allowed<'a>(here: impl Iterator<Item = (usize, &'a Served)>) -> Trouble {
-    let methods: Vec<&str> = here.map(|(_, served)| served.method.as_str()).collect();
+fn method_not_allowed<'a>(here: impl Iterator<Item = &'a Arc<Served>>) -> Trouble {
+    let methods: Vec<&str> = here.map(|served| served.method.as_str()).collect();
     let allow = methods.join(", ");
     let detail = format!("this contract is called by {allow}");
     Trouble {

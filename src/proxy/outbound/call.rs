@@ -135,6 +135,7 @@ impl Call {
             degraded: false,
             undelivered: false,
             error: None,
+            detail: None,
             sla_level: own.sla_level.unwrap_or_default(),
             scenario: own.scenario.clone(),
             requester: own.requester.clone(),

@@ -4,6 +4,7 @@ mod call;
 mod choice;
 mod inherit;
 mod passthrough;
+mod report;
 mod request;
 
 use super::active::{Active, Parent};
@@ -61,6 +62,8 @@ pub struct Outbound {
 /// Where a request leads.
 enum Route<'a> {
     Invoke,
+    /// What the application tells of its own work.
+    Report,
     /// A contract by name and the path at it.
     Agent {
         name: &'a str,
@@ -145,6 +148,7 @@ impl Outbound {
                 }
                 Err(trouble) => self.refuse(&trouble, &fields),
             },
+            Route::Report => self.report_status(head, body, &fields).await,
             Route::Agent { name, path } => {
                 let Some(agent) = AgentName::parse(name) else {
                     let trouble = not_an_agent(name);
@@ -284,9 +288,14 @@ fn patience(own: &Fields, began: Instant) -> Instant {
 
 fn route(head: &Parts) -> Route<'_> {
     let path = head.uri.path();
-    if path == "/hermes/invoke" {
+    let posted = match path {
+        "/hermes/invoke" => Some(Route::Invoke),
+        "/report-status" => Some(Route::Report),
+        _ => None,
+    };
+    if let Some(route) = posted {
         return match head.method {
-            Method::POST => Route::Invoke,
+            Method::POST => route,
             _ => Route::Nowhere(Trouble {
                 allow: Some("POST".to_owned()),
                 ..Trouble::new(Problem::MethodNotAllowed, "use POST")
@@ -302,7 +311,8 @@ fn route(head: &Parts) -> Route<'_> {
             Route::Agent { name, path }
         }
         None => {
-            let detail = "here are POST /hermes/invoke and /agents/{agent}/{path}";
+            let detail =
+                "here are POST /hermes/invoke, POST /report-status and /agents/{agent}/{path}";
             Route::Nowhere(Trouble::new(Problem::NotFound, detail))
         }
     }

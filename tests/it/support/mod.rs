@@ -9,6 +9,8 @@
 )]
 
 pub mod application;
+pub mod article;
+pub mod authority;
 pub mod client;
 pub mod collector;
 pub mod consul;

@@ -21,7 +21,8 @@ const END_WITHIN: Duration = Duration::from_secs(40);
 /// What a sidecar is to be; `start` makes it one.
 pub struct Setup {
     config: Table,
-    contracts: Vec<(Value, Table)>,
+    /// Without a body the application hands the contract out.
+    contracts: Vec<(Option<Value>, Table)>,
 }
 
 /// A running sidecar with its files in a directory of its own.
@@ -158,7 +159,15 @@ impl Setup {
         let mut entry = Table::new();
         entry.insert("method".into(), method.into());
         entry.insert("path".into(), path.into());
-        self.contracts.push((body, entry));
+        self.contracts.push((Some(body), entry));
+        self
+    }
+
+    /// Offers the contract that the application hands out; `route` says how it is called.
+    pub fn handshake(mut self) -> Self {
+        let mut entry = Table::new();
+        entry.insert("handshake".into(), true.into());
+        self.contracts.push((None, entry));
         self
     }
 
@@ -167,7 +176,7 @@ impl Setup {
         let (_, entry) = self
             .contracts
             .last_mut()
-            .expect("`route` follows `contract`");
+            .expect("`route` follows `contract` or `handshake`");
         put(entry, key, value.into());
         self
     }
@@ -221,12 +230,13 @@ impl Setup {
         }
         let mut entries = Vec::new();
         for (body, entry) in &self.contracts {
-            let file = directory
-                .path()
-                .join(format!("{}.json", body["id"].as_str().unwrap()));
-            std::fs::write(&file, serde_json::to_vec_pretty(body).unwrap()).unwrap();
             let mut entry = entry.clone();
-            entry.insert("file".into(), file.to_str().unwrap().into());
+            if let Some(body) = body {
+                let name = format!("{}.json", body["id"].as_str().unwrap());
+                let file = directory.path().join(name);
+                std::fs::write(&file, serde_json::to_vec_pretty(body).unwrap()).unwrap();
+                entry.insert("file".into(), file.to_str().unwrap().into());
+            }
             entries.push(Setting::Table(entry));
         }
         if !entries.is_empty() {
