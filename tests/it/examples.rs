@@ -5,6 +5,7 @@
 //! PATH. What is shown as reply is what must come back. A block that no test runs fails the test.
 
 mod chain;
+mod handshake;
 mod languages;
 mod readme;
 mod stage;
@@ -15,6 +16,7 @@ use readme::Readme;
 use serde_json::Value;
 use stage::Stage;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[tokio::test]
 async fn the_first_request_of_the_readme_works() {
@@ -30,6 +32,9 @@ async fn the_first_request_of_the_readme_works() {
     stage
         .serve(("app.py", 5000), "collector -c", "run -c")
         .await;
+    // Consul's agent knows of the check a moment before its catalogue does.
+    let within = Duration::from_secs(10);
+    consul.wait_passing("fraud-detection-v1.0", 1, within).await;
     let listed: Value = serde_json::from_str(&stage.prints("/v1/health/service").await).unwrap();
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
     let keys: Vec<String> = serde_json::from_str(&stage.prints("/v1/kv/").await).unwrap();
@@ -148,7 +153,12 @@ fn value(file: &toml::Table, key: &str) -> Option<Value> {
 
 #[test]
 fn every_example_is_run_by_a_test() {
-    let tests = ["examples.rs", "examples/languages.rs", "examples/chain.rs"];
+    let tests = [
+        "examples.rs",
+        "examples/chain.rs",
+        "examples/handshake.rs",
+        "examples/languages.rs",
+    ];
     let tests = tests.map(|name| program::root().join("tests/it").join(name));
     let source: String = tests
         .map(|path| std::fs::read_to_string(path).unwrap())

@@ -33,6 +33,6 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
-mod websocket;
 mod vendor;
+mod websocket;
 mod world;

@@ -7,6 +7,7 @@ use crate::support::port::free_port;
 use crate::support::process::{Process, STARTS};
 use crate::support::program;
 use crate::support::wait::wait_for;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,8 +19,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// A service may have to be built before it starts.
 const BUILT_WITHIN: Duration = Duration::from_secs(600);
 /// The ports that the READMEs name.
-const NAMED: [u16; 12] = [
-    3000, 5000, 7401, 7402, 7403, 7410, 7502, 7503, 8000, 8080, 8081, 8500,
+const NAMED: [u16; 13] = [
+    3000, 5000, 7401, 7402, 7403, 7410, 7501, 7502, 7503, 8000, 8080, 8081, 8500,
 ];
 
 /// Where a README is played: its processes, on free ports instead of those it names.
@@ -96,51 +97,79 @@ impl Stage {
             ready: (port, None),
         };
         self.start(&self.text(service), server).await;
-        let server = Server {
-            name: "collector",
-            listens: &[7410],
-            told: &|| {
-                vec![
-                    ("HERMES_COLLECTOR__LISTEN", self.listen(7410)),
-                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
-                ]
-            },
-            ready: (7410, Some("/ready")),
-        };
-        self.start(&self.text(collector), server).await;
-        let server = Server {
-            name: "sidecar",
-            listens: &[7401, 7402, 7403],
-            told: &|| {
-                vec![
-                    ("HERMES_APPLICATION__UPSTREAM", self.url(port)),
-                    ("HERMES_INBOUND__LISTEN", self.listen(7401)),
-                    ("HERMES_OUTBOUND__LISTEN", self.listen(7402)),
-                    ("HERMES_ADMIN__LISTEN", self.listen(7403)),
-                    ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
-                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
-                ]
-            },
-            ready: (7403, Some("/ready")),
-        };
-        self.start(&self.text(sidecar), server).await;
+        self.collect(collector).await;
+        let ports = [7401, 7402, 7403];
+        self.sidecar("sidecar", sidecar, &ports, Some(port)).await;
     }
 
     pub async fn start_caller(&self, part: &str) {
+        self.sidecar("caller", part, &[7502, 7503], None).await;
+    }
+
+    /// Starts the collector.
+    pub async fn collect(&self, part: &str) {
+        let told = || {
+            vec![
+                ("HERMES_COLLECTOR__LISTEN", self.listen(7410)),
+                ("HERMES_CONSUL__ADDRESS", self.url(8500)),
+            ]
+        };
         let server = Server {
-            name: "caller",
-            listens: &[7502, 7503],
-            told: &|| {
-                vec![
-                    ("HERMES_OUTBOUND__LISTEN", self.listen(7502)),
-                    ("HERMES_ADMIN__LISTEN", self.listen(7503)),
-                    ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
-                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
-                ]
-            },
-            ready: (7503, Some("/ready")),
+            name: "collector",
+            listens: &[7410],
+            told: &told,
+            ready: (7410, Some("/ready")),
         };
         self.start(&self.text(part), server).await;
+    }
+
+    /// Starts a sidecar on its named ports, which are those of inbound if it serves, outbound and
+    /// admin, beside the application at `upstream` if it has one.
+    pub async fn sidecar(&self, name: &str, part: &str, ports: &[u16], upstream: Option<u16>) {
+        let sections = [
+            "HERMES_ADMIN__LISTEN",
+            "HERMES_OUTBOUND__LISTEN",
+            "HERMES_INBOUND__LISTEN",
+        ];
+        let told = || {
+            let listens = ports.iter().rev().map(|port| self.listen(*port));
+            let mut told: Vec<_> = sections.into_iter().zip(listens).collect();
+            told.push(("HERMES_SPOOL__COLLECTOR", self.url(7410)));
+            told.push(("HERMES_CONSUL__ADDRESS", self.url(8500)));
+            told.push(("HERMES_LIMITS__DRAIN_DELAY", "0s".to_owned()));
+            told.extend(upstream.map(|port| ("HERMES_APPLICATION__UPSTREAM", self.url(port))));
+            told
+        };
+        let server = Server {
+            name,
+            listens: ports,
+            told: &told,
+            ready: (*ports.last().unwrap(), Some("/ready")),
+        };
+        self.start(&self.text(part), server).await;
+    }
+
+    /// Starts an application that serves `path` on the port it is told.
+    pub async fn application(&self, part: &str, port: u16, path: &str) {
+        let server = Server {
+            name: "application",
+            listens: &[port],
+            told: &|| vec![("PORT", self.port(port).to_string())],
+            ready: (port, Some(path)),
+        };
+        self.start(&self.text(part), server).await;
+    }
+
+    /// Asks what runs by this name to stop, and waits for its end.
+    pub async fn stop(&self, name: &str) {
+        let found = {
+            let mut running = self.running.borrow_mut();
+            let at = running.iter().position(|process| process.name() == name);
+            running.remove(at.unwrap())
+        };
+        let mut process = found;
+        process.signal(Signal::TERM);
+        process.ended(WITHIN).await;
     }
 
     /// Starts a server, on other ports if its own were taken meanwhile, and waits for readiness.
@@ -173,7 +202,10 @@ impl Stage {
     }
 
     async fn run(&self, command: &str) -> Result<String, String> {
-        let told = [("HERMES_SPOOL__COLLECTOR", self.url(7410))];
+        let told = [
+            ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
+            ("CONSUL_HTTP_ADDR", self.url(8500)),
+        ];
         let mut process = self.spawn("command", command, &told);
         let ended = process.ended(WITHIN).await;
         let printed = process.log();

@@ -89,6 +89,11 @@ impl Process {
         false
     }
 
+    /// Returns the name it was started under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
