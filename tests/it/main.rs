@@ -21,6 +21,7 @@ mod demo;
 mod envelope;
 mod examples;
 mod floors;
+mod grpc;
 mod handshake;
 mod long;
 mod passthrough;
