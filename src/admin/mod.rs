@@ -31,7 +31,7 @@ pub struct Check {
 pub enum Command {
     /// Leave Consul; who comes all the same is served, and the process stays.
     Drain,
-    /// Stop as at SIGTERM.
+    /// Stop as soon as nothing runs: the work is done.
     Quit,
 }
 
@@ -48,6 +48,8 @@ pub struct House {
     pub outbound_ready: Ask<Check>,
     pub contracts: Ask<Value>,
     pub active: Ask<Value>,
-    pub config: Value,
+    pub config: Ask<Value>,
+    /// Reads the settings again: what came of it, or every fault.
+    pub reload: Ask<Result<Value, Vec<String>>>,
     pub commands: mpsc::Sender<Command>,
 }

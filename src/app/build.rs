@@ -3,6 +3,7 @@
 use super::delivery::Delivery;
 use super::handshake::Follower;
 use super::ready::Readiness;
+use super::reload::Reload;
 use super::serving::Serving;
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
@@ -140,7 +141,16 @@ impl Builder {
         {
             self.ask_consul();
         }
-        let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);
+        let readiness = Arc::new(readiness);
+        let (admin, public) = (sockets.admin, sockets.public);
+        let reload = Arc::new(Reload::new(self.settings.clone()));
+        let commands = self.administer(
+            admin,
+            public,
+            directory.clone(),
+            readiness.clone(),
+            reload.clone(),
+        );
         let shipper = self.deliver()?;
         self.lifecycle.advance(Phase::Serving);
         let addresses = self.addresses;
@@ -159,6 +169,9 @@ impl Builder {
             lifecycle: self.lifecycle,
             workers: self.workers,
             commands,
+            readiness,
+            reload,
+            left: None,
             metrics: self.metrics,
             spool: self.spool,
             state: self.state,
@@ -316,12 +329,13 @@ impl Builder {
         socket: Listener,
         public: Option<Listener>,
         directory: Arc<Directory>,
-        readiness: Readiness,
+        readiness: Arc<Readiness>,
+        reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
-        let readiness = Arc::new(readiness);
         let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
         let active = self.active.clone();
+        let in_force = reload.clone();
         let house = Arc::new(admin::House {
             own_address: self.addresses.admin.clone(),
             metrics: self.metrics.clone(),
@@ -331,7 +345,12 @@ impl Builder {
             outbound_ready: Box::new(move || outbound_ready.outbound()),
             contracts: Box::new(move || contracts.contracts()),
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
-            config: self.settings.to_json(),
+            config: Box::new(move || in_force.in_force()),
+            reload: Box::new(move || {
+                let reloaded = reload.reload().map_err(|refused| refused.problems())?;
+                reloaded.tell();
+                Ok(reloaded.to_json())
+            }),
             commands,
         });
         if let Some(public) = public {

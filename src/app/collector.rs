@@ -11,6 +11,15 @@ use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
 use crate::telemetry::metrics;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Reporters that look it up in Consul do so for each batch; this is for those that just have.
+const HEARD: Duration = Duration::from_secs(1);
+/// For leaving Consul, with the time to be heard; Consul may be away.
+const LEAVE: Duration = Duration::from_secs(4);
+/// For running requests: longer than the listener itself has patience with them.
+const DRAIN: Duration = Duration::from_secs(6);
 
 /// A collector that serves.
 pub struct Collector {
@@ -18,6 +27,8 @@ pub struct Collector {
     lifecycle: Lifecycle,
     workers: Workers,
     collector: Arc<collector::Collector>,
+    /// Told when Consul lists it no more; nothing where Consul never did.
+    left: Option<oneshot::Receiver<()>>,
 }
 
 impl Collector {
@@ -42,9 +53,10 @@ impl Collector {
         workers.start("collector listener", async move {
             serving.serve(listener, None, stop).await;
         });
-        if own.consul {
-            register(&settings, &address, phase, &mut workers)?;
-        }
+        let left = match own.consul {
+            true => register(&settings, &address, phase, &mut workers)?,
+            false => None,
+        };
         lifecycle.advance(Phase::Serving);
         tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
         Ok(Self {
@@ -52,6 +64,7 @@ impl Collector {
             lifecycle,
             workers,
             collector,
+            left,
         })
     }
 
@@ -62,7 +75,11 @@ impl Collector {
 
     /// Carries the collector on until it is asked to stop, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
-        Stoppable::new(|stop| self.run_until(stop))
+        Stoppable::new(|stop| {
+            self.run_until(async {
+                stop.await;
+            })
+        })
     }
 
     /// Carries the collector on until `stop`, then stops it in order.
@@ -71,10 +88,18 @@ impl Collector {
             () = stop => None,
             incident = self.workers.watch() => Some(incident),
         };
-        // The beacon deregisters first; running requests then get their bounded time.
         self.lifecycle.advance(Phase::Leaving);
+        if let Some(left) = self.left.take() {
+            // Its end means that the beacon has failed; nobody is to be waited for then.
+            let heard = async {
+                if left.await.is_ok() {
+                    tokio::time::sleep(HEARD).await;
+                }
+            };
+            tokio::time::timeout(LEAVE, heard).await.ok();
+        }
         self.lifecycle.advance(Phase::Stopping);
-        self.workers.end().await;
+        self.workers.end(DRAIN).await;
         if let Err(error) = self.collector.close().await {
             tracing::warn!(%error, "not closed cleanly; nothing confirmed is lost");
         }
@@ -83,17 +108,18 @@ impl Collector {
     }
 }
 
-/// Keeps the collector in Consul, where sidecars may look it up.
+/// Keeps the collector in Consul, where sidecars may look it up; what it returns tells when it
+/// has left.
 fn register(
     settings: &Settings,
     address: &Address,
     phase: Observer,
     workers: &mut Workers,
-) -> Result<(), Error> {
+) -> Result<Option<oneshot::Receiver<()>>, Error> {
     let client = super::consul(settings)?;
     let (Some(ip), Some(port)) = (address.ip(), address.port()) else {
         tracing::warn!("a unix socket is not registered in Consul: others could not reach it");
-        return Ok(());
+        return Ok(None);
     };
     let host = match ip {
         ip if ip.is_unspecified() => String::new(),
@@ -107,9 +133,12 @@ fn register(
         keep: client.layout().keep(),
     };
     let mut stopping = phase.clone();
+    let (tell, left) = oneshot::channel();
     workers.start("beacon", async move {
         shine(client, beacon, phase).await;
+        // Out of time, nobody waits to be told.
+        tell.send(()).ok();
         stopping.reached(Phase::Stopping).await;
     });
-    Ok(())
+    Ok(Some(left))
 }

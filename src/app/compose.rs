@@ -43,10 +43,7 @@ pub fn consul(settings: &config::Consul) -> consul::Config {
     let tls = &settings.tls;
     consul::Config {
         address: settings.address.clone(),
-        token: settings
-            .token
-            .as_ref()
-            .map(|token| token.reveal().to_owned().into()),
+        token: settings.token.clone(),
         token_file: settings.token_file.clone(),
         tls: consul::TlsOptions {
             ca: tls.ca_file.clone(),

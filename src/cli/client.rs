@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::{RequestBuilder, StatusCode, redirect};
+use tokio::time::Instant;
 
 use crate::config::{Addresses, Source};
 
 use super::exit::Failure;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const UNIX: &str = "unix:";
 /// Beyond it an answer is not ours.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -37,15 +39,26 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .block_on(future)
 }
 
-/// Makes a client that never goes through a proxy, which may be the sidecar itself, and follows nobody.
-pub(super) fn http(timeout: Duration) -> Result<reqwest::Client, Failure> {
-    reqwest::Client::builder()
+/// Makes a client for `base`, which may be `unix:PATH`. It never goes through a proxy, which may be
+/// the sidecar itself, and follows nobody.
+pub(super) fn http(base: &str, timeout: Duration) -> Result<reqwest::Client, Failure> {
+    let mut builder = reqwest::Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(timeout)
-        .build()
-        .map_err(|error| Failure::bug(&error))
+        .timeout(timeout);
+    if let Some(socket) = base.strip_prefix(UNIX) {
+        builder = builder.unix_socket(socket);
+    }
+    builder.build().map_err(|error| Failure::bug(&error))
+}
+
+/// Writes the URL of a path below `base`; through a unix socket it needs some host all the same.
+pub(super) fn url(base: &str, path: &str) -> String {
+    match base.starts_with(UNIX) {
+        true => format!("http://localhost{path}"),
+        false => format!("{base}{path}"),
+    }
 }
 
 /// Sends a request and reads the whole answer.
@@ -54,11 +67,13 @@ pub(super) async fn send(
     url: &str,
     request: RequestBuilder,
 ) -> Result<Answer, Failure> {
+    let begun = Instant::now();
     let failed = |source: reqwest::Error| {
         let url = url.to_owned();
         // A connection that cannot be made in time is as far away as one that is refused.
         if source.is_timeout() && !source.is_connect() {
-            Failure::Timeout { what, url }
+            let within = Duration::from_millis(begun.elapsed().as_millis() as u64);
+            Failure::Timeout { what, url, within }
         } else {
             Failure::Unreachable {
                 what,
@@ -85,19 +100,25 @@ pub(super) async fn send(
     })
 }
 
-/// Decides where a listener is: as the flag says, else as the settings say.
+/// Decides where a listener is: as the flag says, else as the sidecar says that we run beside
+/// (unless a file is named), else as the settings say.
 pub(super) fn base(
     flag: Option<String>,
     name: &'static str,
     config: Option<PathBuf>,
     pick: fn(&Addresses) -> Option<String>,
 ) -> Result<String, Failure> {
-    if let Some(url) = flag {
-        let known = url.starts_with("http://") || url.starts_with("https://");
+    let ours = match &config {
+        None => Source::of_process(None, Vec::new()).beside(name),
+        Some(_) => None,
+    };
+    if let Some(url) = flag.or(ours) {
+        let known = ["http://", "https://", UNIX];
+        let known = known.iter().any(|start| url.starts_with(start));
         return match known {
             true => Ok(url.trim_end_matches('/').to_owned()),
             false => Err(Failure::Usage(format!(
-                "--{name}: must begin with http:// or https://"
+                "--{name}: must begin with http://, https:// or unix:"
             ))),
         };
     }

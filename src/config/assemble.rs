@@ -64,6 +64,8 @@ pub(super) fn settings(
         inbound,
         application,
         effective: Default::default(),
+        source: source.clone(),
+        role: Role::Described,
     };
     check_listeners(reader, &settings, roles);
     settings.effective = reader.effective.clone();

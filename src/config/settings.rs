@@ -11,6 +11,7 @@ use crate::socket::Address;
 
 use super::address::{Advertise, CollectorTarget, Upstream};
 use super::origin::Effective;
+use super::{Role, Source};
 use crate::identity::Trust;
 
 /// Everything a sidecar or collector was told.
@@ -27,6 +28,9 @@ pub struct Settings {
     pub collector: Collector,
     /// The same values as written, with their origins, for `config show` and `/config`.
     pub effective: Effective,
+    /// What they were made of, and for which role, to read them again.
+    pub(super) source: Source,
+    pub(super) role: Role,
 }
 
 #[derive(Debug, Clone)]

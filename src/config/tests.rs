@@ -535,11 +535,16 @@ fn slips_in_variables_are_refused_and_strangers_left_alone() {
             "HERMES_SPOOL__COLOUR_OF_INK",
             Some("names no key of [spool]"),
         ),
+        (
+            "HERMES_ELSEWHERE__NAME",
+            Some("names no section; there are admin, application, "),
+        ),
         ("HERMES_COLLECTOR_PORT", None),
         ("HERMES_COLLECTOR_SERVICE_HOST", None),
+        ("HERMES_OUTBOUND", None),
+        ("HERMES_ADMIN", None),
         ("HERMES_TEST_BIN", None),
         ("HERMES_TEST_APPLICATION__NAM", None),
-        ("HERMES_ELSEWHERE__NAME", None),
         ("HERMES", None),
     ] {
         let world = World::with(CALLER).variable(name, "x");

@@ -52,11 +52,6 @@ impl Options {
         spread: Duration::ZERO,
         max_backoff: Duration::from_secs(5),
     };
-    /// For what can wait.
-    pub const CALM: Options = Options {
-        spread: Duration::from_secs(5),
-        max_backoff: Duration::from_secs(30),
-    };
 }
 
 /// What a watch has seen so far.
@@ -120,22 +115,6 @@ impl Client {
         watch(self.budget().clone(), options, move |poll| {
             let (client, service) = (client.clone(), service.clone());
             async move { client.health(&service, poll).await }
-        })
-    }
-
-    /// Watches one key.
-    pub fn watch_key(
-        &self,
-        key: &str,
-        options: Options,
-    ) -> (
-        watch::Receiver<Seen<Option<KvEntry>>>,
-        impl Future<Output = ()> + Send + use<>,
-    ) {
-        let (client, key) = (self.clone(), key.to_owned());
-        watch(self.budget().clone(), options, move |poll| {
-            let (client, key) = (client.clone(), key.clone());
-            async move { client.kv_get(&key, poll).await }
         })
     }
 

@@ -23,6 +23,7 @@ mod examples;
 mod floors;
 mod grpc;
 mod handshake;
+mod job;
 mod long;
 mod passthrough;
 mod protocols;

@@ -23,12 +23,14 @@ pub struct Setup {
     config: Table,
     /// Without a body the application hands the contract out.
     contracts: Vec<(Option<Value>, Table)>,
+    command: Vec<String>,
 }
 
 /// A running sidecar with its files in a directory of its own.
 pub struct Sidecar {
     process: Process,
     config: Table,
+    command: Vec<String>,
     directory: TempDir,
 }
 
@@ -38,6 +40,7 @@ impl Sidecar {
         Setup {
             config: Table::new(),
             contracts: Vec::new(),
+            command: Vec::new(),
         }
         .set("application.name", name)
         // Port 1 refuses: without `.consul` a test never meets the machine's own agent.
@@ -134,7 +137,25 @@ impl Sidecar {
     /// Starts it again on the same files and ports; the caller waits for readiness if it wants to.
     pub fn start_again(&mut self) {
         self.process.kill9();
-        self.process = spawn(self.directory.path());
+        self.process = spawn(self.directory.path(), &self.command);
+    }
+
+    /// Changes a key of its config file; a process that runs goes on as it is.
+    pub fn reconfigure(&mut self, key: &str, value: impl Into<Setting>) {
+        put(&mut self.config, key, value.into());
+        std::fs::write(self.config_file(), self.config.to_string()).unwrap();
+    }
+
+    /// Takes a key out of its config file again.
+    pub fn forget(&mut self, key: &str) {
+        let (section, key) = key.split_once('.').expect("a key has a section");
+        self.config[section].as_table_mut().unwrap().remove(key);
+        std::fs::write(self.config_file(), self.config.to_string()).unwrap();
+    }
+
+    /// Waits for its end, which it comes to by itself or was asked for.
+    pub async fn ended(&mut self) -> ExitStatus {
+        self.process.ended(END_WITHIN).await
     }
 
     fn listen(&self, section: &str) -> &str {
@@ -191,6 +212,12 @@ impl Setup {
         self.set("spool.collector", url)
     }
 
+    /// Runs this command beside the sidecar, in the directory of its config file.
+    pub fn command(mut self, command: &[&str]) -> Self {
+        self.command = command.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     /// Starts the process and waits for readiness.
     pub async fn start(self) -> Sidecar {
         let mut sidecar = self.start_unready().await;
@@ -212,6 +239,11 @@ impl Setup {
             }
         }
         panic!("the sidecar found its ports taken {STARTS} times");
+    }
+
+    /// Starts the process and waits for nothing: a quick command's sidecar may be gone already.
+    pub fn launch(self) -> Sidecar {
+        self.spawn()
     }
 
     fn spawn(&self) -> Sidecar {
@@ -245,19 +277,23 @@ impl Setup {
         std::fs::write(directory.path().join("hermes.toml"), config.to_string()).unwrap();
         std::fs::create_dir(directory.path().join("state")).unwrap();
         Sidecar {
-            process: spawn(directory.path()),
+            process: spawn(directory.path(), &self.command),
             config,
+            command: self.command.clone(),
             directory,
         }
     }
 }
 
-fn spawn(directory: &Path) -> Process {
+fn spawn(directory: &Path, beside: &[String]) -> Process {
     let mut command = Command::new(program::hermes());
     command
         .args(["run", "-c", "hermes.toml"])
         .env("STATE_DIRECTORY", directory.join("state"))
         .current_dir(directory);
+    if !beside.is_empty() {
+        command.arg("--").args(beside);
+    }
     Process::spawn("sidecar", command, &directory.join("sidecar.log"))
 }
 
