@@ -31,7 +31,7 @@ async fn the_handwritten_agent_works_alone_and_with_sidecars_on_any_side() {
     stage.replies("risk-1").await;
     let task = stage.task("risk-1", "completed").await;
     assert_eq!(reporters(&task), ["application"], "{task}");
-    refuses(&stage, AGENT_PORT, 400).await;
+    refuses(&stage, AGENT_PORT).await;
     stage.stop("application").await;
     consul.wait_passing(AGENT, 0, PASSING_WITHIN).await;
 
@@ -50,7 +50,7 @@ async fn the_handwritten_agent_works_alone_and_with_sidecars_on_any_side() {
     consul.wait_passing(AGENT, 1, PASSING_WITHIN).await;
     stage.replies("risk-2").await;
     is_whole(&stage, "risk-2", &["callee"]).await;
-    refuses(&stage, 7401, 400).await;
+    refuses(&stage, 7401).await;
 
     // One beside each.
     stage
@@ -58,7 +58,7 @@ async fn the_handwritten_agent_works_alone_and_with_sidecars_on_any_side() {
         .await;
     stage.replies("risk-3").await;
     is_whole(&stage, "risk-3", &["caller", "callee"]).await;
-    refuses(&stage, 7502, 400).await;
+    refuses(&stage, 7502).await;
     for name in ["client-side", "agent-side", "application"] {
         stage.stop(name).await;
     }
@@ -77,7 +77,7 @@ async fn the_handwritten_agent_works_alone_and_with_sidecars_on_any_side() {
     consul.wait_passing(AGENT, 2, PASSING_WITHIN).await;
     stage.replies("risk-4").await;
     is_whole(&stage, "risk-4", &["caller", "callee"]).await;
-    refuses(&stage, 7502, 400).await;
+    refuses(&stage, 7502).await;
 
     stage.readme.is_used_up();
 }
@@ -125,11 +125,11 @@ fn reporters(task: &Value) -> Vec<&str> {
 }
 
 /// Whoever is asked there refuses an input that breaks the contract, and says so in `error`.
-async fn refuses(stage: &Stage, port: u16, status: u16) {
+async fn refuses(stage: &Stage, port: u16) {
     let broken = json!({"user_id": "u-1", "ip_address": "somewhere", "amount_cny": 1});
     let call = json!({"agent": AGENT, "input": broken, "context": {"task_id": "risk-broken"}});
     let url = format!("{}/hermes/invoke", stage.url(port));
     let reply = Reply::to(client().post(url).json(&call)).await;
-    assert_eq!(reply.status, status, "{reply:?}");
+    assert_eq!(reply.status, 400, "{reply:?}");
     assert!(reply.json()["error"].is_string(), "{reply:?}");
 }
