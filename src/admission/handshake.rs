@@ -1,7 +1,8 @@
 //! Asking the application for its contract.
 
 use super::health;
-use crate::contract::{Compiled, Contract, Problems};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Compiled, Problems};
 use bytes::Bytes;
 use reqwest::{StatusCode, Url};
 use std::sync::Arc;
@@ -66,14 +67,18 @@ impl Handshake {
 
 /// Makes a contract of what an application hands out: the one place that knows its forms.
 ///
-/// Compiling a large one takes milliseconds of a processor.
-pub fn contract_of(reply: &[u8]) -> Result<Arc<Compiled>, Error> {
-    let (contract, had_hash) = Contract::from_handshake(reply).map_err(Error::Contract)?;
-    if had_hash {
-        tracing::warn!(
-            contract = contract.id.as_str(),
-            "the handshake carries a hash as its signature; it proves nothing and is left out"
-        );
+/// The route tells which of an OpenAPI document's contracts it is. Compiling a large one takes milliseconds of a processor.
+pub fn contract_of(reply: &[u8], method: &str, path: &str) -> Result<Arc<Compiled>, Error> {
+    let wanted = Wanted {
+        agent: None,
+        method,
+        path,
+    };
+    let read = contract::from_reply(reply, &wanted);
+    let (contract, warnings) = read.map_err(Error::Contract)?;
+    for warning in warnings {
+        let contract = contract.id.as_str();
+        tracing::warn!(contract, "in what the application hands out: {warning}");
     }
     let compiled = Compiled::new(contract).map_err(Error::Contract)?;
     Ok(Arc::new(compiled))

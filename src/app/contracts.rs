@@ -2,7 +2,8 @@
 
 use super::Error;
 use crate::config::ContractSource;
-use crate::contract::{Cache, Compiled, Contract};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Cache, Compiled};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub fn load(sources: &[ContractSource]) -> Result<Vec<Option<Arc<Compiled>>>, Er
             loaded.push(None);
             continue;
         };
-        let contract = read(file, &cache)?;
+        let contract = read(file, source, &cache)?;
         let id = &contract.contract.id;
         // Both would register under one id and undo each other.
         let mut others = loaded.iter().flatten();
@@ -31,16 +32,25 @@ pub fn load(sources: &[ContractSource]) -> Result<Vec<Option<Arc<Compiled>>>, Er
     Ok(loaded)
 }
 
-fn read(file: &Path, cache: &Cache) -> Result<Arc<Compiled>, Error> {
+fn read(file: &Path, source: &ContractSource, cache: &Cache) -> Result<Arc<Compiled>, Error> {
     let path = || file.to_owned();
     let bytes = std::fs::read(file).map_err(|source| Error::ReadContract {
         path: path(),
         source,
     })?;
-    let contract = Contract::from_slice(&bytes).map_err(|problems| Error::Contract {
+    let wanted = Wanted {
+        agent: None,
+        method: source.method.as_str(),
+        path: &source.path,
+    };
+    let read = contract::from_file(&bytes, &wanted);
+    let (contract, warnings) = read.map_err(|problems| Error::Contract {
         path: path(),
         problems: Arc::new(problems),
     })?;
+    for warning in warnings {
+        tracing::warn!(file = %path().display(), "from the OpenAPI document: {warning}");
+    }
     cache
         .compiled(&contract)
         .map_err(|problems| Error::Contract {

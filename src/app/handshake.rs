@@ -142,7 +142,9 @@ impl Follower {
             return Ok(None);
         }
         let text = reply.clone();
-        let made = tokio::task::spawn_blocking(move || contract_of(&text)).await;
+        let source = &self.serving.sources[self.at];
+        let (method, path) = (source.method.as_str(), source.path.clone());
+        let made = tokio::task::spawn_blocking(move || contract_of(&text, method, &path)).await;
         let contract = match made {
             Ok(made) => made?,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),

@@ -151,7 +151,9 @@ pub async fn ask_contract(
 ) -> Result<(String, String), Box<dyn std::error::Error + Send + Sync>> {
     let config = application::health(application, upstream)?;
     let reply = crate::admission::Handshake::new(&config)?.ask().await?;
-    let compiled = crate::admission::contract_of(&reply)?;
+    let asked = application.contracts.iter().find(|c| c.file().is_none());
+    let (method, path) = asked.map_or(("", ""), |c| (c.method.as_str(), c.path.as_str()));
+    let compiled = crate::admission::contract_of(&reply, method, path)?;
     let contract = &compiled.contract;
     Ok((contract.id.to_string(), contract.version.to_string()))
 }

@@ -12,9 +12,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::app;
-use crate::config::{self, Application, Examined, Role, Settings};
+use crate::config::{self, Application, ContractSource, Examined, Role, Settings};
 use crate::consul;
-use crate::contract::{Contract, Profile, lint};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Profile, lint};
 use crate::socket::{Address, BindError, Listener};
 use crate::telemetry::log::Chain;
 
@@ -313,9 +314,17 @@ fn contracts(found: &mut Findings, application: &Application) {
 
 /// The ids of the contracts that can be read; the others have findings of their own.
 fn ids(application: &Application) -> Vec<String> {
-    let read = |file: &Path| Contract::from_slice(&std::fs::read(file).ok()?).ok();
-    let contracts = application.contracts.iter().filter_map(|c| read(c.file()?));
-    contracts.map(|contract| contract.id.to_string()).collect()
+    let id = |source: &ContractSource| {
+        let wanted = Wanted {
+            agent: None,
+            method: source.method.as_str(),
+            path: &source.path,
+        };
+        let body = std::fs::read(source.file()?).ok()?;
+        let (contract, _) = contract::from_file(&body, &wanted).ok()?;
+        Some(contract.id.to_string())
+    };
+    application.contracts.iter().filter_map(id).collect()
 }
 
 /// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.

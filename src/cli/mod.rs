@@ -11,6 +11,7 @@ mod exit;
 mod invoke;
 mod lint;
 mod local;
+mod openapi;
 mod output;
 mod running;
 mod serve;
@@ -98,6 +99,8 @@ enum Command {
 enum ContractCommand {
     /// Judge contract files; exit 1 if one has errors.
     Lint(lint::LintArgs),
+    /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
+    Openapi(openapi::OpenapiArgs),
 }
 
 /// Where settings come from.
@@ -196,6 +199,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Check { config, output } => check::check(config, output),
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
+        Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
         Command::Invoke(args) => invoke::invoke(args),
         Command::Task(args) => task::task(args),
         Command::Drain(args) => local::drain(args),

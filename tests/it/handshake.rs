@@ -154,6 +154,38 @@ async fn an_agent_that_starts_after_its_sidecar_is_waited_for() {
 }
 
 #[tokio::test]
+async fn an_application_may_hand_out_its_openapi_document() {
+    let consul = Consul::start().await;
+    let of = |schema: &Value| json!({"application/json": {"schema": schema}});
+    let body = fraud_detection();
+    let operation = |id: &str| {
+        json!({"post": {
+            "x-hermes": {"id": id, "constraints": {"timeout_ms": 500}},
+            "requestBody": {"required": true, "content": of(&body["input_schema"])},
+            "responses": {"200": {"description": "", "content": of(&body["output_schema"])}},
+        }})
+    };
+    let application = handing_out(&json!({
+        "openapi": "3.1.0",
+        "info": {"title": "risk", "version": "1.0.2"},
+        "paths": {"/other": operation("fraud-other-v1.0"), RISK: operation(FRAUD)},
+    }))
+    .await;
+    let mut sidecar = native(&application, &consul).start_unready().await;
+    sidecar.ready(WITHIN).await;
+    let inbound = sidecar.inbound_url();
+    let handed_on = get(format!("{inbound}{HANDSHAKE}")).await.json();
+    assert_eq!(
+        (&handed_on["id"], &handed_on["version"]),
+        (&json!(FRAUD), &json!("1.0.2"))
+    );
+    assert_eq!(handed_on["input_schema"], body["input_schema"]);
+    let document = get(format!("{inbound}/hermes/openapi.json")).await.json();
+    assert_eq!(document["paths"][RISK]["post"]["x-hermes"]["id"], FRAUD);
+    assert_eq!(document["paths"].get("/other"), None);
+}
+
+#[tokio::test]
 async fn a_contract_with_faults_is_named_and_asked_for_again() {
     let consul = Consul::start().await;
     let mut faulty = fraud_detection();

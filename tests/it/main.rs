@@ -25,6 +25,7 @@ mod grpc;
 mod handshake;
 mod job;
 mod long;
+mod openapi;
 mod passthrough;
 mod protocols;
 mod registry_conversation;

@@ -5,6 +5,7 @@
 //! contract's is never passed through.
 
 mod call;
+mod described;
 mod passthrough;
 mod reserved;
 mod roster;

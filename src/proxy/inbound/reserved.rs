@@ -1,4 +1,4 @@
-//! The paths under `/hermes/`: handshake, health, and calls in a wrapper.
+//! The paths under `/hermes/`: handshake, health, description, and calls in a wrapper.
 
 use super::{Inbound, Roster, Served};
 use crate::context::{AgentName, Fields};
@@ -47,12 +47,20 @@ impl Inbound {
                 self.health(&head)
             }
             ("/hermes/handshake", &Method::GET | &Method::HEAD) => self.handshake(&head),
+            ("/hermes/openapi.json", &Method::GET | &Method::HEAD) => Ok(json(
+                StatusCode::OK,
+                self.roster().document(&self.config.application),
+            )),
             ("/hermes/invoke", &Method::POST) => {
                 return self.invoke(head, body, fields, began).await;
             }
-            ("/hermes/health" | "/hermes/heartbeat" | "/hermes/handshake", _) => {
-                Err(wrong_method("GET"))
-            }
+            (
+                "/hermes/health"
+                | "/hermes/heartbeat"
+                | "/hermes/handshake"
+                | "/hermes/openapi.json",
+                _,
+            ) => Err(wrong_method("GET")),
             ("/hermes/invoke", _) => Err(wrong_method("POST")),
             _ => Err(Trouble::new(
                 Problem::NotFound,

@@ -3,13 +3,15 @@
 //! An application may hand out its contract later than its sidecar starts, or another one after
 //! it was renewed. A request reads one roster from start to end.
 
+use super::described;
 use super::served::{AGENTS, Served, Style};
 use crate::context::AgentName;
 use crate::proxy::respond::Trouble;
 use crate::proxy::target;
 use crate::task::Problem;
+use bytes::Bytes;
 use semver::Version;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -24,9 +26,9 @@ pub enum Place {
     },
 }
 
-/// All contracts, as one request sees them.
+/// All contracts, as one request sees them, and the OpenAPI document of them once it was asked for.
 #[derive(Debug, Clone, Default)]
-pub struct Roster(Arc<[Place]>);
+pub struct Roster(Arc<[Place]>, Arc<OnceLock<Bytes>>);
 
 /// Changes the roster, place by place.
 pub type Rosters = watch::Sender<Roster>;
@@ -34,7 +36,7 @@ pub type Rosters = watch::Sender<Roster>;
 impl Roster {
     /// Begins with these.
     pub fn new(places: Vec<Place>) -> Self {
-        Self(places.into())
+        Self(places.into(), Arc::default())
     }
 
     /// Returns the roster with another contract, or none yet, at one place.
@@ -43,7 +45,7 @@ impl Roster {
         if let Some(there) = places.get_mut(at) {
             *there = place;
         }
-        Self(places.into())
+        Self(places.into(), Arc::default())
     }
 
     /// Lists the versions of the contracts that are there.
@@ -58,6 +60,12 @@ impl Roster {
             Place::Served(served) => Some(served),
             Place::Awaited { .. } => None,
         })
+    }
+
+    /// Describes the contracts that are there; written on first use.
+    pub(super) fn document(&self, application: &str) -> Bytes {
+        let written = || described::describe(application, self.served().map(|served| &**served));
+        self.1.get_or_init(written).clone()
     }
 
     pub(super) fn find(&self, id: &str) -> Option<&Arc<Served>> {
