@@ -9,7 +9,7 @@ mod api;
 pub use api::{public, router};
 
 use crate::contract::watch::Directory;
-use crate::socket::Address;
+use crate::identity::local::Local;
 use crate::spool::Spool;
 use crate::telemetry::metrics::Sidecar;
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 /// What the listener shows and whom it tells.
 pub struct House {
-    pub own_address: Address,
+    pub local: Local,
     pub metrics: Arc<Sidecar>,
     pub spool: Spool,
     pub directory: Arc<Directory>,

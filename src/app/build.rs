@@ -337,7 +337,7 @@ impl Builder {
         let active = self.active.clone();
         let in_force = reload.clone();
         let house = Arc::new(admin::House {
-            own_address: self.addresses.admin.clone(),
+            local: compose::local(&self.settings, &self.addresses.admin),
             metrics: self.metrics.clone(),
             spool: self.spool.clone(),
             directory,

@@ -6,6 +6,7 @@ use crate::config::{self, Settings};
 use crate::consul::{self, Observe, Operation, Outcome};
 use crate::contract::guard;
 use crate::identity::Secret;
+use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
 use crate::reporter;
 use crate::socket::{self, Address};
@@ -176,6 +177,16 @@ fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
     HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("hermes"))
 }
 
+/// What a listener of this machine alone may be asked for.
+pub fn local(settings: &Settings, address: &Address) -> Local {
+    let own = match address {
+        Address::Tcp(own) => Some(*own),
+        Address::Unix(_) => None,
+    };
+    let allowed = settings.outbound.allow_hosts.clone();
+    Local { own, allowed }
+}
+
 pub fn inbound(
     settings: &Settings,
     boot: &str,
@@ -208,7 +219,7 @@ pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbou
         application: settings.application.name.clone(),
         region: settings.application.region.clone(),
         team: settings.application.team.clone(),
-        own_address,
+        local: local(settings, &own_address),
         limits: intake(&settings.limits),
         pseudonym: pseudonym("out", &settings.application.name, boot),
     }

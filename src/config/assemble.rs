@@ -51,6 +51,7 @@ pub(super) fn settings(
     let mut settings = Settings {
         outbound: Outbound {
             listen: reader.listen("outbound.listen"),
+            allow_hosts: reader.hosts("outbound.allow_hosts"),
         },
         admin: Admin {
             listen: reader.listen("admin.listen"),

@@ -113,7 +113,6 @@ const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
 const MTLS: &str = "mutual TLS is not built into this version";
-const PROXYING: &str = "absolute-form targets are not built into this version";
 const SIGNATURES: &str = "signatures are not built into this version";
 const RETRY: &str = "retries are not built into this version";
 const EJECTION: &str = "ejection is not built into this version";
@@ -167,7 +166,7 @@ pub static KEYS: &[Key] = &[
     key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks"),
 
     key("outbound.listen", Kind::LocalListen, r#""127.0.0.1:7402""#, "where the application calls others"),
-    key("outbound.allow_hosts", Kind::Texts, "[]", "absolute-form targets beside *.hermes").later(PROXYING),
+    key("outbound.allow_hosts", Kind::Hosts, "[]", "hosts that may be called beside *.hermes, unchecked: HOST, HOST:PORT or *.SUFFIX"),
 
     key("admin.listen", Kind::LocalListen, r#""127.0.0.1:7403""#, "where the operator asks and commands"),
     key("admin.public_listen", Kind::OptionalListen, r#""""#, "second, read-only listener: /metrics /live /ready; empty: none"),

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::identity::Secret;
+use crate::identity::{Hosts, Secret};
 use crate::socket::Address;
 
 use super::address::{Advertise, CollectorTarget, Upstream};
@@ -158,6 +158,7 @@ pub struct Inbound {
 #[derive(Debug, Clone)]
 pub struct Outbound {
     pub listen: Address,
+    pub allow_hosts: Hosts,
 }
 
 #[derive(Debug, Clone)]

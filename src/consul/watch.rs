@@ -118,6 +118,22 @@ impl Client {
         })
     }
 
+    /// Watches the keys below a prefix, without their values.
+    pub fn watch_keys(
+        &self,
+        prefix: &str,
+        options: Options,
+    ) -> (
+        watch::Receiver<Seen<Vec<String>>>,
+        impl Future<Output = ()> + Send + use<>,
+    ) {
+        let (client, prefix) = (self.clone(), prefix.to_owned());
+        watch(self.budget().clone(), options, move |poll| {
+            let (client, prefix) = (client.clone(), prefix.clone());
+            async move { client.kv_keys(&prefix, poll).await }
+        })
+    }
+
     /// Watches a prefix with its values. Keep some key below it: an empty prefix wakes on
     /// unrelated writes.
     pub fn watch_prefix(

@@ -18,6 +18,7 @@ mod keyword;
 mod number;
 mod pointer;
 mod problem;
+mod range;
 mod read;
 mod reference;
 mod schema;
@@ -35,6 +36,7 @@ use serde_json::{Map, Value};
 pub use cache::{Cache, Compiled};
 pub use id::{BadId, ContractId, Profile, UnknownProfile};
 pub use problem::{Problem, Problems};
+pub use range::{BadRange, Range};
 pub use schema::{FORMATS, Validator};
 pub use violation::{Violation, Violations};
 

@@ -3,11 +3,13 @@
 //! All cryptography comes from the one provider (`aws-lc-rs`).
 
 mod digest;
+mod hosts;
 pub mod local;
 mod secret;
 mod trust;
 pub mod web;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
+pub use hosts::{Authority, BadPattern, Hosts, Pattern};
 pub use secret::Secret;
 pub use trust::{Network, NotANetwork, Trust};

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod addressing;
 mod application_reports;
 mod bad_input;
 mod calls;

@@ -75,13 +75,13 @@ impl Call {
     /// Carries the call out; the reply goes out after its end state is stored.
     pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
         if let Err(trouble) = self.check_depth() {
-            return self.inbound.refuse(&trouble, &self.fields);
+            return self.inbound.refusals.refuse(&trouble, &self.fields);
         }
         let trace = Trace::of(&head.headers, self.fields.trace_id.clone());
         let body = match source.read(&self.inbound.config.limits).await {
             Ok(body) => body,
             Err(trouble) if trouble.problem.state().is_none() => {
-                return self.inbound.refuse(&trouble, &self.fields);
+                return self.inbound.refusals.refuse(&trouble, &self.fields);
             }
             Err(trouble) => {
                 let attempt = self.begin(&trace, None);

@@ -19,9 +19,10 @@ use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::head;
 use super::headers;
-use super::intake::{self, Limits, Source};
+use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::respond::{self, Trouble};
+use super::refusal::Refusals;
+use super::respond::Trouble;
 use super::target;
 use super::tunnel::Tunnels;
 use super::upstream::Upstream;
@@ -31,7 +32,7 @@ use crate::lifecycle::Observer;
 use crate::socket::{Peer, Serve, Speaks};
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
-use http::header::{CONNECTION, HOST};
+use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use hyper::body::Incoming;
 use std::sync::Arc;
@@ -87,6 +88,7 @@ pub struct Inbound {
     lifecycle: Observer,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
+    refusals: Refusals,
     keeper: Keeper,
     tunnels: Tunnels,
 }
@@ -113,6 +115,11 @@ impl Inbound {
             meters: recorder
                 .metrics
                 .contract(Direction::Inbound, metrics::UNKNOWN),
+            refusals: Refusals::new(
+                Direction::Inbound,
+                recorder.clone(),
+                config.pseudonym.clone(),
+            ),
             config,
             recorder,
             upstream,
@@ -185,31 +192,6 @@ impl Inbound {
         self.meters.request_ended(Some(status), began.elapsed());
     }
 
-    /// Refuses a request whose body has not been read.
-    async fn turn_away(
-        &self,
-        trouble: &Trouble,
-        names: &Fields,
-        head: &Parts,
-        body: Incoming,
-    ) -> Response<Body> {
-        let goes_on = intake::turn_away(head, body).await;
-        let mut response = self.refuse(trouble, names);
-        // A head that two readers could read differently ends its connection, too.
-        if !goes_on || trouble.problem == Problem::BadRequest {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
-        }
-        response
-    }
-
-    /// Answers a request that was refused before a task came into being.
-    fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
-        let metrics = &self.recorder.metrics;
-        metrics.rejected(Direction::Inbound, trouble.problem);
-        respond::trouble(trouble, names, &self.config.pseudonym)
-    }
-
     async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -219,12 +201,13 @@ impl Inbound {
         let (head, body) = request.into_parts();
         if let Err(trouble) = head::check(&head, &self.config.limits.head) {
             let names = Fields::default();
-            return self.turn_away(&trouble, &names, &head, body).await;
+            return self.refusals.turn_away(&trouble, &names, &head, body).await;
         }
         if headers::has_passed(&head.headers, &self.config.pseudonym) {
             let detail = "the request has passed this listener before";
             let trouble = Trouble::new(Problem::Loop, detail);
             return self
+                .refusals
                 .turn_away(&trouble, &Fields::default(), &head, body)
                 .await;
         }
@@ -232,11 +215,15 @@ impl Inbound {
             Ok(fields) => fields,
             Err(trouble) => {
                 let names = Fields::default();
-                return self.turn_away(&trouble, &names, &head, body).await;
+                return self.refusals.turn_away(&trouble, &names, &head, body).await;
             }
         };
         match self.route(&head, fields.agent.as_ref()) {
-            Route::Nowhere(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
+            Route::Nowhere(trouble) => {
+                self.refusals
+                    .turn_away(&trouble, &fields, &head, body)
+                    .await
+            }
             Route::Passthrough => {
                 let response = self.pass_through(head, body).await;
                 self.count(response.status().as_u16(), began);
@@ -245,7 +232,10 @@ impl Inbound {
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
             Route::Contract(served) => {
                 if let Err(trouble) = self.config.limits.check(&head) {
-                    return self.turn_away(&trouble, &fields, &head, body).await;
+                    return self
+                        .refusals
+                        .turn_away(&trouble, &fields, &head, body)
+                        .await;
                 }
                 let source = Source::Body(body);
                 self.clone()

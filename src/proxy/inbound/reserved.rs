@@ -67,7 +67,7 @@ impl Inbound {
                 "no such path under /hermes/",
             )),
         };
-        answered.unwrap_or_else(|trouble| self.refuse(&trouble, &fields))
+        answered.unwrap_or_else(|trouble| self.refusals.refuse(&trouble, &fields))
     }
 
     /// Finds the contract that the query's `agent` names, if it names one.
@@ -158,13 +158,16 @@ impl Inbound {
             _ => self.config.limits.check(&head),
         };
         if let Err(trouble) = refused {
-            return self.turn_away(&trouble, &fields, &head, body).await;
+            return self
+                .refusals
+                .turn_away(&trouble, &fields, &head, body)
+                .await;
         }
         let read = self.config.limits.read(body).await;
         let unwrapped = self.unwrap(&mut head, read);
         match meant(&roster, unwrapped, &fields) {
             Ok((served, source, fields)) => self.lasting(served, head, source, fields, began).await,
-            Err(trouble) => self.refuse(&trouble, &fields),
+            Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }
 

@@ -89,7 +89,7 @@ impl Call {
         let input = match source.read(&self.outbound.config.limits).await {
             Ok(input) => input,
             Err(trouble) if trouble.problem.state().is_none() => {
-                return self.outbound.refuse(&trouble, &self.fields);
+                return self.outbound.refusals.refuse(&trouble, &self.fields);
             }
             Err(trouble) => {
                 let attempt = self.begin(None);

@@ -52,7 +52,7 @@ impl Outbound {
         let json = HeaderValue::from_static("application/json");
         head.headers.entry(CONTENT_TYPE).or_insert(json.clone());
         if let Err(trouble) = self.config.limits.check(&head) {
-            return self.turn_away(&trouble, fields, &head, body).await;
+            return self.refusals.turn_away(&trouble, fields, &head, body).await;
         }
         match self.take(body).await {
             Ok(receipt) => {
@@ -61,7 +61,7 @@ impl Outbound {
                 response.headers_mut().insert(CONTENT_TYPE, json);
                 response
             }
-            Err(trouble) => self.refuse(&trouble, fields),
+            Err(trouble) => self.refusals.refuse(&trouble, fields),
         }
     }
 
