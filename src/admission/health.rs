@@ -6,6 +6,7 @@ use http::HeaderMap;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
 use std::error::Error as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -71,6 +72,15 @@ impl Config {
             .default_headers(self.headers.clone())
             .redirect(reqwest::redirect::Policy::none())
             .timeout(within)
+            // This machine in both families, whatever the resolver knows (RFC 6761 section 6.3);
+            // the port is the URL's.
+            .resolve_to_addrs(
+                "localhost",
+                &[
+                    (Ipv4Addr::LOCALHOST, 0).into(),
+                    (Ipv6Addr::LOCALHOST, 0).into(),
+                ],
+            )
             // An idle connection may be closed by the application at any time; asking is rare.
             .pool_max_idle_per_host(0)
             .build()

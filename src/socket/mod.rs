@@ -7,8 +7,10 @@
 
 mod address;
 mod connect;
+mod dial;
 mod head_timer;
 mod listener;
+mod patience;
 mod peer;
 mod routes;
 mod serve;

@@ -1,5 +1,6 @@
 //! The shows in full length: `tests/run --long`.
 
+use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
 use crate::{consul_outage, delivery, restart, streaming};
 use std::time::Duration;
@@ -30,5 +31,19 @@ async fn ninety_events_at_one_a_second_pass_at_once() {
 async fn fifty_kills_of_the_callee_lose_no_answered_call() {
     if is_long() {
         restart::killed_under_load(100, 50).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_slow_clients_hold_up_nobody() {
+    if is_long() {
+        waiting::slow_clients(500, Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_clients_that_leave_leave_nothing_behind() {
+    if is_long() {
+        leaving::clients_that_leave(170).await;
     }
 }

@@ -21,6 +21,7 @@ mod delivery;
 mod demo;
 mod envelope;
 mod examples;
+mod field_cases;
 mod floors;
 mod grpc;
 mod handshake;

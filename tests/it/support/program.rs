@@ -24,6 +24,11 @@ pub fn promtool() -> PathBuf {
     named("HERMES_TEST_PROMTOOL").unwrap_or_else(|| PathBuf::from("promtool"))
 }
 
+/// Returns the file that lists the field cases of this run, if the run keeps one.
+pub fn list_of_cases() -> Option<PathBuf> {
+    named("HERMES_TEST_CASES")
+}
+
 /// Returns the variables by which Python, Node and Cargo find what examples and test peers need:
 /// the packages that `tests/run` fetched, else the machine's own, and a place to build in.
 pub fn packages() -> Vec<(&'static str, PathBuf)> {
