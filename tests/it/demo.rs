@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
+use tokio::sync::{Mutex, MutexGuard};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
@@ -23,10 +24,15 @@ struct Demo {
     process: Process,
     files: TempDir,
     _logs: TempDir,
+    /// Another demo would take the ports that this one must be seen to leave.
+    _alone: MutexGuard<'static, ()>,
 }
 
+static ALONE: Mutex<()> = Mutex::const_new(());
+
 impl Demo {
-    fn start(args: &[&str]) -> Self {
+    async fn start(args: &[&str]) -> Self {
+        let alone = ALONE.lock().await;
         let (files, logs) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let mut command = Command::new(program::hermes());
         command
@@ -39,6 +45,7 @@ impl Demo {
             process,
             files,
             _logs: logs,
+            _alone: alone,
         }
     }
 
@@ -120,7 +127,7 @@ async fn the_scenario_ends_as_scripted_and_tells_each_task() {
 
 #[tokio::test]
 async fn sample_traffic_has_good_and_bad_ends_and_stops_in_time() {
-    let mut demo = Demo::start(&["--for", "5", "-o", "json"]);
+    let mut demo = Demo::start(&["--for", "5", "-o", "json"]).await;
     let addresses = demo.addresses().await;
     let sidecars = addresses["sidecars"].as_array().unwrap().iter();
     let names: Vec<_> = sidecars
@@ -164,7 +171,7 @@ async fn sample_traffic_has_good_and_bad_ends_and_stops_in_time() {
 async fn a_signal_ends_it_and_taken_ports_are_passed_by() {
     // Where another demo has them, they are taken as well.
     let _taken = [7401, 7410, 7422, 8500].map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
-    let mut demo = Demo::start(&["-o", "json"]);
+    let mut demo = Demo::start(&["-o", "json"]).await;
     let addresses = demo.addresses().await;
     for taken in ["7401", "7410", "7422", "8500"] {
         let text = addresses.to_string();
@@ -176,7 +183,7 @@ async fn a_signal_ends_it_and_taken_ports_are_passed_by() {
 
 #[tokio::test]
 async fn a_scenario_cut_short_does_not_count_as_played() {
-    let mut demo = Demo::start(&["--once", "-o", "json"]);
+    let mut demo = Demo::start(&["--once", "-o", "json"]).await;
     let addresses = demo.addresses().await;
     demo.process.signal(Signal::TERM);
     assert_eq!(demo.ended(&addresses).await, 1);
@@ -185,7 +192,7 @@ async fn a_scenario_cut_short_does_not_count_as_played() {
 #[tokio::test]
 async fn a_consul_of_yours_is_used_and_left_without_our_services() {
     let consul = Consul::start().await;
-    let mut demo = Demo::start(&["--consul", &consul.address(), "-o", "json"]);
+    let mut demo = Demo::start(&["--consul", &consul.address(), "-o", "json"]).await;
     let addresses = demo.addresses().await;
     assert_eq!(addresses["registry"], consul.address());
     for service in [
@@ -205,7 +212,7 @@ async fn a_consul_of_yours_is_used_and_left_without_our_services() {
 
 #[tokio::test]
 async fn a_consul_that_is_not_there_is_said_so() {
-    let mut demo = Demo::start(&["--consul", "http://127.0.0.1:1", "--once"]);
+    let mut demo = Demo::start(&["--consul", "http://127.0.0.1:1", "--once"]).await;
     let exit = demo.process.ended(ENDS_WITHIN).await;
     let log = demo.process.log();
     assert_eq!(exit.code(), Some(3), "{log}");
