@@ -1,10 +1,11 @@
-//! Proofs of who and what: digests of bytes, secrets that stay out of logs.
+//! Proofs of who and what: digests of bytes, certificates of peers, secrets that stay out of logs.
 //!
 //! All cryptography comes from the one provider (`aws-lc-rs`).
 
 mod digest;
 pub mod local;
 mod secret;
+pub mod tls;
 mod trust;
 
 pub use digest::{ContentDigestError, Digest, DigestError};

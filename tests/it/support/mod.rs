@@ -9,6 +9,7 @@
 )]
 
 pub mod application;
+pub mod authority;
 pub mod client;
 pub mod collector;
 pub mod consul;
