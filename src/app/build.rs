@@ -11,6 +11,7 @@ use crate::admission::{self, HealthConfig, Judge, Ours, Prober, Registrar, Stand
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome, Poll};
 use crate::contract::watch::Directory;
+use crate::identity::tls::Tls;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Served};
 use crate::proxy::listen::listen;
@@ -41,6 +42,7 @@ pub struct Builder {
     metrics: Arc<Metrics>,
     spool: Spool,
     state: Store,
+    tls: Option<Arc<Tls>>,
     client: Client,
     consul_answered: Arc<AtomicBool>,
     instance: String,
@@ -61,8 +63,8 @@ impl Builder {
         settings: Settings,
         addresses: Addresses,
         metrics: Arc<Metrics>,
-        spool: Spool,
-        state: Store,
+        (spool, state): (Spool, Store),
+        tls: Option<Arc<Tls>>,
     ) -> Result<Self, Error> {
         let consul_answered = Arc::new(AtomicBool::new(false));
         let counted = compose::observe(metrics.clone());
@@ -84,6 +86,7 @@ impl Builder {
             metrics,
             spool,
             state,
+            tls,
             client,
             consul_answered,
             lifecycle,
@@ -125,6 +128,9 @@ impl Builder {
         self.call_others(sockets.outbound, &recorder, &directory);
         if self.addresses.inbound.is_none() {
             self.ask_consul();
+        }
+        if let Some(tls) = self.tls.clone() {
+            self.start_without_end("TLS watch", tls.watch());
         }
         let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);
         let shipper = self.deliver()?;
@@ -356,7 +362,8 @@ impl Builder {
             Some(CollectorTarget::Consul(service)) => self.looked_up(service),
         };
         let config = compose::reporter(&self.settings.spool);
-        let shipper = Shipper::new(config, target, self.spool.clone(), self.metrics.clone());
+        let (spool, metrics, tls) = (self.spool.clone(), self.metrics.clone(), self.tls.clone());
+        let shipper = Shipper::new(config, target, spool, metrics, tls);
         let shipper = shipper.map_err(|e| Error::Client(Box::new(e)))?;
         let phase = self.phase.clone();
         Ok(Some(Delivery::start(shipper, phase, &mut self.workers)))
@@ -372,7 +379,7 @@ impl Builder {
                 let found = client.health(&name, Poll::NOW).await.ok()?.value;
                 let passing: Vec<_> = found.iter().filter(|i| i.passing).collect();
                 let one = passing.get(fastrand::usize(..passing.len().max(1)))?;
-                Url::parse(&format!("http://{}", one.authority())).ok()
+                Url::parse(&format!("{}://{}", one.proto(), one.authority())).ok()
             })
         }))
     }

@@ -3,10 +3,11 @@
 use super::signals::Stoppable;
 use super::sockets::bind;
 use super::workers::Workers;
-use super::{Error, compose};
+use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
+use crate::identity::tls::{COLLECTOR, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::telemetry::metrics;
 use std::net::SocketAddr;
@@ -24,6 +25,8 @@ impl Collector {
     /// Opens the store, binds the listener and begins to serve.
     pub async fn start(settings: Settings) -> Result<Self, Error> {
         let own = &settings.collector;
+        let metrics = Arc::new(metrics::Collector::new());
+        let tls = tls::open(settings.tls.as_ref(), metrics.tls())?;
         let listener = bind("collector.listen", own.listen).await?;
         let address = listener.local_addr().map_err(|source| Error::Bind {
             key: "collector.listen",
@@ -35,7 +38,6 @@ impl Collector {
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
             retention: own.retention,
         };
-        let metrics = Arc::new(metrics::Collector::new());
         let (collector, opened) = collector::Collector::open(config, metrics)
             .map_err(|source| compose::failed("collector.store", &own.store, source))?;
         compose::alarm(&own.store, &opened);
@@ -48,7 +50,11 @@ impl Collector {
             serving.serve(listener, stopping).await;
         });
         if own.consul {
-            register(&settings, address, phase, &mut workers)?;
+            let proto = proto(tls.as_ref());
+            register(&settings, address, proto, phase.clone(), &mut workers)?;
+        }
+        if let Some(tls) = tls {
+            watch(tls, phase, &mut workers);
         }
         lifecycle.advance(Phase::Serving);
         tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
@@ -88,10 +94,34 @@ impl Collector {
     }
 }
 
+/// Says what sidecars that look the collector up must speak; they expect it under its usual name.
+fn proto(tls: Option<&Arc<Tls>>) -> &'static str {
+    let Some(tls) = tls else { return "http" };
+    if *tls.name() != *COLLECTOR {
+        tracing::warn!(
+            name = &*tls.name(),
+            "sidecars that look the collector up in Consul want a certificate for \
+             {COLLECTOR}; ours is for another, so that only those with its URL will report"
+        );
+    }
+    "https"
+}
+
+/// Takes over new TLS files until the process stops.
+fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
+    workers.start("TLS watch", async move {
+        tokio::select! {
+            () = tls.watch() => {}
+            () = phase.reached(Phase::Stopping) => {}
+        }
+    });
+}
+
 /// Keeps the collector in Consul, where sidecars may look it up.
 fn register(
     settings: &Settings,
     address: SocketAddr,
+    proto: &'static str,
     phase: Observer,
     workers: &mut Workers,
 ) -> Result<(), Error> {
@@ -105,6 +135,7 @@ fn register(
         instance: settings.application.instance(address.port()),
         host,
         port: address.port(),
+        proto,
         keep: client.layout().keep(),
     };
     let mut stopping = phase.clone();

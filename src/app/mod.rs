@@ -14,6 +14,7 @@ mod ready;
 mod sidecar;
 mod signals;
 mod sockets;
+mod tls;
 mod workers;
 
 pub use collector::Collector;
@@ -71,6 +72,13 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("set up TLS")]
+    Tls(#[from] crate::identity::tls::Error),
+    #[error(
+        "tls.cert names {name:?} but application.name is {application:?}: peers dial the \
+         application and would not believe the certificate"
+    )]
+    TlsName { application: String, name: Arc<str> },
     #[error("set up the Consul client")]
     Consul(#[from] crate::consul::Error),
     #[error("set up an HTTP client")]

@@ -11,6 +11,7 @@ use super::origin::Origin;
 use super::reader::Reader;
 use super::settings::*;
 use super::{Role, Roles};
+use crate::identity::tls;
 
 /// Beyond it no contract is read; the canonical form may have 256 KiB.
 const LONGEST_CONTRACT: u64 = 1 << 20;
@@ -48,6 +49,7 @@ pub(super) fn settings(
         },
         limits: limits(reader),
         consul: self::consul(reader, consul),
+        tls: tls(reader),
         spool: spool(reader, source, &application.name, roles),
         log: log(reader),
         collector: collector(reader, source, &application.name, roles),
@@ -286,6 +288,31 @@ fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul {
         http_check: checks.iter().any(|check| check == "http"),
         watches: reader.count("consul.watches"),
         tls: variables.tls,
+    }
+}
+
+/// Takes the three files, which are all needed or none.
+fn tls(reader: &mut Reader) -> Option<tls::Config> {
+    let modes = [("off", false), ("files", true)];
+    let is_on = reader.word("tls.mode", &modes, false);
+    let mode = reader.effective.get("tls.mode");
+    let mode = mode.map(|entry| entry.origin.clone());
+    let files = ["tls.cert", "tls.key", "tls.ca"].map(|key| {
+        let file = reader.file(key);
+        match (is_on, &file) {
+            (true, None) => {
+                let message = "is required with tls.mode = \"files\"";
+                reader.problems.add(mode.clone(), key, message);
+            }
+            // Whoever names a key believes the traffic to be encrypted.
+            (false, Some(_)) => reader.problem(key, "needs tls.mode = \"files\" to be used"),
+            _ => {}
+        }
+        file
+    });
+    match files {
+        [Some(cert), Some(key), Some(ca)] if is_on => Some(tls::Config { cert, key, ca }),
+        _ => None,
     }
 }
 

@@ -116,6 +116,7 @@ const HTTP2: &str = "HTTP/2 towards the application is not built into this versi
 const HANDSHAKE: &str = "contracts by handshake are not built into this version";
 const ENVELOPE: &str = "the envelope style is not built into this version";
 const MTLS: &str = "mutual TLS is not built into this version";
+const CONNECT: &str = "certificates from Consul Connect are not built into this version";
 const PROXYING: &str = "absolute-form targets are not built into this version";
 const SIGNATURES: &str = "signatures are not built into this version";
 const RETRY: &str = "retries are not built into this version";
@@ -196,10 +197,10 @@ pub static KEYS: &[Key] = &[
     key("trust.key[].kid", Kind::Text(128), r#""""#, "key id").later(SIGNATURES),
     key("trust.key[].ids", Kind::Texts, "[]", "patterns of contract ids").later(SIGNATURES),
 
-    key("tls.mode", Kind::Choice(&["off", "files", "consul-connect"]), r#""off""#, "how peers are authenticated").except(&["files", "consul-connect"], MTLS),
-    key("tls.cert", Kind::File, r#""""#, "certificate chain").later(MTLS),
-    key("tls.key", Kind::File, r#""""#, "private key").later(MTLS),
-    key("tls.ca", Kind::File, r#""""#, "trusted roots").later(MTLS),
+    key("tls.mode", Kind::Choice(&["off", "files", "consul-connect"]), r#""off""#, "how peers are authenticated").except(&["consul-connect"], CONNECT),
+    key("tls.cert", Kind::File, r#""""#, "certificate chain, PEM; it must name the application"),
+    key("tls.key", Kind::File, r#""""#, "private key, PEM"),
+    key("tls.ca", Kind::File, r#""""#, "trusted roots, PEM"),
 
     key("retry.budget_percent", Kind::Count(0, 100), "20", "retries per hundred calls").later(RETRY),
     key("retry.budget_min_per_second", Kind::Count(0, 1000), "3", "retries that are always allowed").later(RETRY),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::identity::Secret;
+use crate::identity::{Secret, tls};
 
 use super::address::{Advertise, CollectorTarget, Upstream};
 use super::origin::Effective;
@@ -22,6 +22,8 @@ pub struct Settings {
     pub admin: Admin,
     pub limits: Limits,
     pub consul: Consul,
+    /// `None`: peers speak plain HTTP and are not authenticated.
+    pub tls: Option<tls::Config>,
     pub spool: Spool,
     pub log: Log,
     pub collector: Collector,

@@ -224,6 +224,18 @@ fn every_fault_names_place_and_remedy() {
             "2 inbound.trust_context: mutual TLS is not built into this version",
         ),
         (
+            "[tls]\nmode = 'files'\ncert = 'a'\nkey = 'b'",
+            "2 tls.ca: is required with tls.mode = \"files\"",
+        ),
+        (
+            "[tls]\ncert = 'a.pem'",
+            "2 tls.cert: needs tls.mode = \"files\" to be used",
+        ),
+        (
+            "[tls]\nmode = 'consul-connect'",
+            "2 tls.mode: \"consul-connect\": certificates from Consul Connect are not built into this version",
+        ),
+        (
             "[inbound]\ntrust_context = ['10.0.0.0/33']",
             "2 inbound.trust_context: knows no network `10.0.0.0/33`: a network is written 10.0.0.0/8 or 192.0.2.7",
         ),
@@ -698,6 +710,10 @@ fn value_for(path: &'static str) -> BoxedStrategy<String> {
     match (path, key.kind) {
         (_, Kind::Count(min, max)) => (min..=max).prop_map(|number| number.to_string()).boxed(),
         (_, Kind::Length(min, max)) => (min..=max).prop_map(|ms| format!("\"{ms}ms\"")).boxed(),
+        ("tls.mode", _) => Just("\"files\"".to_owned()).boxed(),
+        ("tls.cert" | "tls.key" | "tls.ca", _) => "/[a-z]{1,9}[.]pem"
+            .prop_map(|path| format!("\"{path}\""))
+            .boxed(),
         (_, Kind::Choice(words)) => {
             let refused: &[&str] = match key.rule {
                 Rule::Except(refused, _) => refused,

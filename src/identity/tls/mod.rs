@@ -20,7 +20,7 @@ mod verify;
 pub use files::Config;
 pub use names::{NameError, peer_name};
 pub use pair::PairError;
-pub use parties::{Alpn, Clients, Found, SetUpError};
+pub use parties::{Alpn, COLLECTOR, Clients, Found, SetUpError};
 pub use renew::{Event, Expiry, Observe, Part};
 pub use roots::RootsError;
 

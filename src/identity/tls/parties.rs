@@ -16,8 +16,8 @@ use super::pair::Pair;
 use super::roots::Roots;
 use super::verify::{Callee, Callees, Callers, Rule};
 
-/// What a collector's certificate is named.
-pub(super) const COLLECTOR: &str = "hermes-collector";
+/// The name of a collector's certificate.
+pub const COLLECTOR: &str = "hermes-collector";
 /// Sessions kept for resumption; about as many as there are peers of one sidecar.
 const SESSIONS: usize = 1024;
 const H2: &[u8] = b"h2";

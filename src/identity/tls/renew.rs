@@ -27,6 +27,15 @@ pub enum Part {
     Ca,
 }
 
+impl Part {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Part::Own => "own",
+            Part::Ca => "ca",
+        }
+    }
+}
+
 /// When the certificates in use expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry {
