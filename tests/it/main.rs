@@ -29,4 +29,5 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
+mod tls;
 mod world;

@@ -22,12 +22,14 @@ const END_WITHIN: Duration = Duration::from_secs(40);
 pub struct Setup {
     config: Table,
     contracts: Vec<(Value, Table)>,
+    environment: Vec<(String, String)>,
 }
 
 /// A running sidecar with its files in a directory of its own.
 pub struct Sidecar {
     process: Process,
     config: Table,
+    environment: Vec<(String, String)>,
     directory: TempDir,
 }
 
@@ -37,6 +39,7 @@ impl Sidecar {
         Setup {
             config: Table::new(),
             contracts: Vec::new(),
+            environment: Vec::new(),
         }
         .set("application.name", name)
         // Port 1 refuses: without `.consul` a test never meets the machine's own agent.
@@ -133,7 +136,7 @@ impl Sidecar {
     /// Starts it again on the same files and ports; the caller waits for readiness if it wants to.
     pub fn start_again(&mut self) {
         self.process.kill9();
-        self.process = spawn(self.directory.path());
+        self.process = spawn(self.directory.path(), &self.environment);
     }
 
     fn listen(&self, section: &str) -> &str {
@@ -145,6 +148,20 @@ impl Setup {
     /// Sets a key of the config file, for example `set("limits.drain_delay", "0s")`.
     pub fn set(mut self, key: &str, value: impl Into<Setting>) -> Self {
         put(&mut self.config, key, value.into());
+        self
+    }
+
+    /// Leaves a key of a section out, so that what is weaker than the file counts.
+    pub fn unset(mut self, key: &str) -> Self {
+        let (section, name) = key.split_once('.').unwrap();
+        let section = self.config[section].as_table_mut().unwrap();
+        section.remove(name).expect("the key was set");
+        self
+    }
+
+    /// Sets a variable of the process's environment.
+    pub fn variable(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.to_owned(), value.to_string()));
         self
     }
 
@@ -228,17 +245,19 @@ impl Setup {
         std::fs::write(directory.path().join("hermes.toml"), config.to_string()).unwrap();
         std::fs::create_dir(directory.path().join("state")).unwrap();
         Sidecar {
-            process: spawn(directory.path()),
+            process: spawn(directory.path(), &self.environment),
             config,
+            environment: self.environment.clone(),
             directory,
         }
     }
 }
 
-fn spawn(directory: &Path) -> Process {
+fn spawn(directory: &Path, environment: &[(String, String)]) -> Process {
     let mut command = Command::new(program::hermes());
     command
         .args(["run", "-c", "hermes.toml"])
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .env("STATE_DIRECTORY", directory.join("state"))
         .current_dir(directory);
     Process::spawn("sidecar", command, &directory.join("sidecar.log"))
