@@ -14,8 +14,9 @@ pub mod context;
 pub mod identity;
 pub mod telemetry;
 
-// 2 outside: one Consul client; one SQLite file with one writer thread
+// 2 outside: one Consul client; sockets with HTTP on them; one SQLite file with one writer thread
 pub mod consul;
+pub mod socket;
 pub mod store;
 
 // 3 rooms

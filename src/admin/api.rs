@@ -48,7 +48,7 @@ pub fn public(house: Arc<House>) -> Router {
 
 /// Keeps other sites' pages out, and commands without their header.
 async fn guard(State(house): State<Arc<House>>, request: Request, next: Next) -> Response {
-    let checked = local::check(request.headers(), request.uri(), house.own_address);
+    let checked = local::check(request.headers(), request.uri(), house.own_address.ip());
     if let Err(refused) = checked {
         return problem(StatusCode::FORBIDDEN, "host-refused", &refused.to_string());
     }

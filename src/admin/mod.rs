@@ -9,11 +9,11 @@ mod api;
 pub use api::{public, router};
 
 use crate::contract::watch::Directory;
+use crate::socket::Address;
 use crate::spool::Spool;
 use crate::telemetry::metrics::Sidecar;
 use serde::Serialize;
 use serde_json::Value;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -40,7 +40,7 @@ pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 /// What the listener shows and whom it tells.
 pub struct House {
-    pub own_address: SocketAddr,
+    pub own_address: Address,
     pub metrics: Arc<Sidecar>,
     pub spool: Spool,
     pub directory: Arc<Directory>,

@@ -2,8 +2,10 @@
 
 use crate::backoff::Backoff;
 use crate::telemetry::log::Chain;
+use http::HeaderMap;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -24,8 +26,15 @@ const ILL: [&str; 6] = [
 /// Whom to ask and how often.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// `http://host:port` of the application.
+    /// `http(s)://host:port` of the application.
     pub upstream: Url,
+    /// The socket to ask at instead.
+    pub unix: Option<PathBuf>,
+    pub tls: Option<rustls::ClientConfig>,
+    /// Fields that every request carries.
+    pub headers: HeaderMap,
+    /// It speaks HTTP/2 in clear, and nothing else.
+    pub http2: bool,
     /// Nothing: `/hermes/health`, then `/hermes/heartbeat`, then a bare connection.
     pub path: Option<String>,
     pub interval: Duration,
@@ -55,7 +64,9 @@ pub struct Versions {
 
 /// Why the application does not count as well; the text ends up in `/ready`.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub enum Error {
+    #[error("set up a client")]
+    Client(#[source] reqwest::Error),
     #[error("ask {path}")]
     Ask {
         path: String,
@@ -77,14 +88,26 @@ pub struct Prober {
 
 impl Prober {
     /// Makes the worker and the value it keeps up to date.
-    pub fn new(config: Config) -> Result<(Self, watch::Receiver<Health>), reqwest::Error> {
-        let client = reqwest::Client::builder()
+    pub fn new(config: Config) -> Result<(Self, watch::Receiver<Health>), Error> {
+        let mut builder = reqwest::Client::builder();
+        if let Some(path) = &config.unix {
+            builder = builder.unix_socket(path.as_path());
+        }
+        if let Some(tls) = &config.tls {
+            builder = builder.tls_backend_preconfigured(tls.clone());
+        }
+        if config.http2 {
+            builder = builder.http2_prior_knowledge();
+        }
+        let client = builder
             .no_proxy()
+            .default_headers(config.headers.clone())
             .redirect(reqwest::redirect::Policy::none())
             .timeout(config.timeout)
             // An idle connection may be closed by the application at any time; asking is rare.
             .pool_max_idle_per_host(0)
-            .build()?;
+            .build()
+            .map_err(Error::Client)?;
         let (health, reader) = watch::channel(Health::Unknown);
         let prober = Self {
             config,
@@ -92,6 +115,11 @@ impl Prober {
             health,
         };
         Ok((prober, reader))
+    }
+
+    /// Asks once.
+    pub async fn ask_once(self) -> Result<(), Error> {
+        self.ask().await.map(drop)
     }
 
     /// Runs until nobody reads the result; asks faster while the application is still starting.

@@ -16,7 +16,7 @@ mod registration;
 mod standing;
 
 pub use beacon::{Beacon, shine};
-pub use health::{Config as HealthConfig, Health, Prober};
+pub use health::{Config as HealthConfig, Error as HealthError, Health, Prober};
 pub use judge::Judge;
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};

@@ -5,19 +5,19 @@ use super::ready::Readiness;
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
-use super::{Error, compose};
+use super::{Error, application, compose};
 use crate::admin::{self, Command};
-use crate::admission::{self, HealthConfig, Judge, Ours, Prober, Registrar, Standing};
+use crate::admission::{self, Judge, Ours, Prober, Registrar, Standing};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome, Poll};
 use crate::contract::watch::Directory;
 use crate::identity::tls::Tls;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Served};
-use crate::proxy::listen::listen;
 use crate::proxy::outbound::Outbound;
-use crate::proxy::{Active, Keeper, Recorder, Upstream, Upstreams};
+use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
+use crate::socket::{self, Listener, Routes, Serve};
 use crate::spool::Spool;
 use crate::store::Store;
 use crate::task::Timestamp;
@@ -26,7 +26,6 @@ use http::Method;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
 
@@ -76,7 +75,10 @@ impl Builder {
             counted(operation, outcome, took);
         });
         let client = Client::new(compose::consul(&settings.consul), observe)?;
-        let port = addresses.inbound.map_or(0, |address| address.port());
+        let port = addresses
+            .inbound
+            .as_ref()
+            .and_then(|address| address.port());
         let (lifecycle, phase) = Lifecycle::new();
         Ok(Self {
             instance: settings.application.instance(port),
@@ -140,7 +142,7 @@ impl Builder {
         tracing::info!(
             application = name,
             instance = self.instance,
-            inbound = addresses.inbound.map(|a| a.to_string()),
+            inbound = addresses.inbound.as_ref().map(|a| a.to_string()),
             outbound = %addresses.outbound,
             admin = %addresses.admin,
             "serving"
@@ -161,6 +163,25 @@ impl Builder {
         })
     }
 
+    fn listening<S: Serve>(
+        &self,
+        listener: Listener,
+        service: Arc<S>,
+    ) -> impl Future<Output = ()> + use<S> {
+        let limits = compose::listener(&self.settings.limits);
+        let (phase, connections) = (self.phase.clone(), self.connections.clone());
+        socket::serve(listener, None, service, limits, phase, connections)
+    }
+
+    fn tunnels(&self, direction: Direction) -> Tunnels {
+        Tunnels {
+            connections: self.connections.clone(),
+            lifecycle: self.phase.clone(),
+            inflight: self.metrics.inflight(direction).clone(),
+            silence: self.settings.limits.stream_idle_timeout,
+        }
+    }
+
     fn keeper(&self) -> Keeper {
         Keeper::new(self.calls.clone(), self.phase.clone())
     }
@@ -168,7 +189,7 @@ impl Builder {
     /// Starts everything that concerns the application's own contracts.
     fn serve(
         &mut self,
-        socket: TcpListener,
+        socket: Listener,
         application: &Application,
         ours: Vec<Ours>,
         recorder: &Arc<Recorder>,
@@ -176,13 +197,14 @@ impl Builder {
     ) -> Result<(), Error> {
         let health = self.probe(application)?;
         readiness.health = Some(health.clone());
-        let bound = self.addresses.inbound.unwrap_or(self.addresses.outbound);
+        let inbound = self.addresses.inbound.as_ref();
+        let bound = inbound.unwrap_or(&self.addresses.outbound);
         let admission = Arc::new(compose::admission(
             &self.settings,
             &self.instance,
             &self.boot,
             bound,
-            self.addresses.public,
+            self.addresses.public.as_ref(),
         ));
         let versions: Vec<_> = ours
             .iter()
@@ -214,12 +236,9 @@ impl Builder {
             self.start_until_leaving("registrar", registrar.run());
             served.push(self.served(at, &ours, reader));
         }
-        let config = compose::inbound(&self.settings, &self.boot, served);
-        let upstream = Upstream::new(
-            authority(application),
-            KEEP_APPLICATION,
-            self.background.clone(),
-        );
+        let config = compose::inbound(&self.settings, &self.boot, served)?;
+        let endpoint = application::endpoint(&self.settings.application, application)?;
+        let upstream = Upstream::new(endpoint, KEEP_APPLICATION, self.background.clone());
         let inbound = Arc::new(Inbound::new(
             config,
             recorder.clone(),
@@ -227,33 +246,18 @@ impl Builder {
             self.active.clone(),
             self.phase.clone(),
             self.keeper(),
+            self.tunnels(Direction::Inbound),
         ));
-        let limits = compose::listener(&self.settings.limits);
-        let listening = listen(
-            socket,
-            inbound,
-            limits,
-            self.phase.clone(),
-            self.connections.clone(),
-        );
+        let listening = self.listening(socket, inbound);
         self.workers.start("inbound listener", listening);
         Ok(())
     }
 
     fn probe(
         &mut self,
-        application: &Application,
+        upstream: &Application,
     ) -> Result<watch::Receiver<admission::Health>, Error> {
-        let settings = &self.settings.application;
-        let upstream = format!("http://{}", authority(application));
-        let upstream = upstream.parse().map_err(|e| Error::Client(Box::new(e)))?;
-        let config = HealthConfig {
-            upstream,
-            path: settings.health.clone(),
-            interval: settings.health_interval,
-            timeout: settings.health_timeout,
-            failures: settings.health_failures,
-        };
+        let config = application::health(&self.settings.application, upstream)?;
         let (prober, health) = Prober::new(config).map_err(|e| Error::Client(Box::new(e)))?;
         self.start_without_end("health prober", prober.run());
         Ok(health)
@@ -284,11 +288,11 @@ impl Builder {
 
     fn call_others(
         &mut self,
-        socket: TcpListener,
+        socket: Listener,
         recorder: &Arc<Recorder>,
         directory: &Arc<Directory>,
     ) {
-        let config = compose::outbound(&self.settings, self.addresses.outbound, &self.boot);
+        let config = compose::outbound(&self.settings, self.addresses.outbound.clone(), &self.boot);
         let keep = self.settings.limits.idle_timeout.mul_f64(KEEP_PEERS);
         let outbound = Arc::new(Outbound::new(
             config,
@@ -297,15 +301,9 @@ impl Builder {
             Upstreams::new(keep, self.background.clone()),
             self.active.clone(),
             self.keeper(),
+            self.tunnels(Direction::Outbound),
         ));
-        let limits = compose::listener(&self.settings.limits);
-        let listening = listen(
-            socket,
-            outbound,
-            limits,
-            self.phase.clone(),
-            self.connections.clone(),
-        );
+        let listening = self.listening(socket, outbound);
         self.workers.start("outbound listener", listening);
     }
 
@@ -323,8 +321,8 @@ impl Builder {
 
     fn administer(
         &mut self,
-        socket: TcpListener,
-        public: Option<TcpListener>,
+        socket: Listener,
+        public: Option<Listener>,
         directory: Arc<Directory>,
         readiness: Readiness,
     ) -> mpsc::Receiver<Command> {
@@ -333,7 +331,7 @@ impl Builder {
         let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
         let active = self.active.clone();
         let house = Arc::new(admin::House {
-            own_address: self.addresses.admin,
+            own_address: self.addresses.admin.clone(),
             metrics: self.metrics.clone(),
             spool: self.spool.clone(),
             directory,
@@ -346,11 +344,25 @@ impl Builder {
         });
         if let Some(public) = public {
             let router = admin::public(house.clone());
-            self.start_without_end("public admin listener", serve_http(public, router));
+            let serving = self.administering(public, router);
+            self.start_without_end("public admin listener", serving);
         }
         let router = admin::router(house);
-        self.start_without_end("admin listener", serve_http(socket, router));
+        let serving = self.administering(socket, router);
+        self.start_without_end("admin listener", serving);
         received
+    }
+
+    /// The admin listeners answer until the very end, so their connections are not waited for.
+    fn administering(
+        &self,
+        listener: Listener,
+        router: axum::Router,
+    ) -> impl Future<Output = ()> + use<> {
+        let limits = compose::administration(&self.settings.limits);
+        let (phase, connections) = (self.phase.clone(), self.background.clone());
+        let routes = Routes::new(router);
+        socket::serve(listener, None, routes, limits, phase, connections)
     }
 
     fn deliver(&mut self) -> Result<Option<Delivery>, Error> {
@@ -414,20 +426,5 @@ impl Builder {
                 () = phase.reached(Phase::Stopping) => {}
             }
         });
-    }
-}
-
-/// `host:port`, an IPv6 address in brackets.
-fn authority(application: &Application) -> String {
-    let Application { host, port } = application;
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    }
-}
-
-async fn serve_http(listener: TcpListener, router: axum::Router) {
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(%error, "an admin listener failed");
     }
 }

@@ -1,7 +1,7 @@
 //! One collector process: started, running, stopped.
 
 use super::signals::Stoppable;
-use super::sockets::bind;
+use super::sockets::{self, bind};
 use super::workers::Workers;
 use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
@@ -9,13 +9,13 @@ use crate::collector;
 use crate::config::Settings;
 use crate::identity::tls::{COLLECTOR, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
+use crate::socket::Address;
 use crate::telemetry::metrics;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A collector that serves.
 pub struct Collector {
-    address: SocketAddr,
+    address: Address,
     lifecycle: Lifecycle,
     workers: Workers,
     collector: Arc<collector::Collector>,
@@ -27,12 +27,8 @@ impl Collector {
         let own = &settings.collector;
         let metrics = Arc::new(metrics::Collector::new());
         let tls = tls::open(settings.tls.as_ref(), metrics.tls())?;
-        let listener = bind("collector.listen", own.listen).await?;
-        let address = listener.local_addr().map_err(|source| Error::Bind {
-            key: "collector.listen",
-            address: own.listen,
-            source,
-        })?;
+        let listener = bind("collector.listen", &own.listen).await?;
+        let address = sockets::address(&listener)?;
         let config = collector::Config {
             path: own.store.clone(),
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
@@ -44,14 +40,13 @@ impl Collector {
         let collector = Arc::new(collector);
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
-        let (serving, mut stop) = (collector.clone(), phase.clone());
+        let (serving, stop) = (collector.clone(), phase.clone());
         workers.start("collector listener", async move {
-            let stopping = async { stop.reached(Phase::Stopping).await };
-            serving.serve(listener, stopping).await;
+            serving.serve(listener, None, stop).await;
         });
         if own.consul {
             let proto = proto(tls.as_ref());
-            register(&settings, address, proto, phase.clone(), &mut workers)?;
+            register(&settings, &address, proto, phase.clone(), &mut workers)?;
         }
         if let Some(tls) = tls {
             watch(tls, phase, &mut workers);
@@ -67,8 +62,8 @@ impl Collector {
     }
 
     /// Returns where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// Carries the collector on until it is asked to stop, then stops it.
@@ -120,21 +115,25 @@ fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
 /// Keeps the collector in Consul, where sidecars may look it up.
 fn register(
     settings: &Settings,
-    address: SocketAddr,
+    address: &Address,
     proto: &'static str,
     phase: Observer,
     workers: &mut Workers,
 ) -> Result<(), Error> {
     let client = super::consul(settings)?;
-    let host = match address.ip() {
+    let (Some(ip), Some(port)) = (address.ip(), address.port()) else {
+        tracing::warn!("a unix socket is not registered in Consul: others could not reach it");
+        return Ok(());
+    };
+    let host = match ip {
         ip if ip.is_unspecified() => String::new(),
         ip => ip.to_string(),
     };
     let beacon = Beacon {
         service: "hermes-collector".to_owned(),
-        instance: settings.application.instance(address.port()),
+        instance: settings.application.instance(Some(port)),
         host,
-        port: address.port(),
+        port,
         proto,
         keep: client.layout().keep(),
     };

@@ -1,22 +1,24 @@
 //! From settings to what each room asks for.
 
-use super::Error;
+use super::{Error, application};
 use crate::admission;
 use crate::config::{self, Settings};
 use crate::consul::{self, Observe, Operation, Outcome};
 use crate::contract::guard;
 use crate::identity::Secret;
-use crate::proxy::{Limits, Mode, head, inbound, listen, outbound};
+use crate::proxy::{Limits, Mode, head, inbound, outbound};
 use crate::reporter;
+use crate::socket::{self, Address};
 use crate::spool;
 use crate::store::{Schema, Store};
 use crate::telemetry::log;
 use crate::telemetry::metrics::Sidecar;
 use crate::{contract, store};
 use http::HeaderValue;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The state file: what helps the next start, but is owed to nobody.
 static STATE: Schema = Schema {
@@ -125,13 +127,25 @@ pub fn reporter(settings: &config::Spool) -> reporter::Config {
     }
 }
 
-pub fn listener(limits: &config::Limits) -> listen::Limits {
-    listen::Limits {
+/// How long a connection may take to end once the process stops.
+const CLOSE: Duration = Duration::from_secs(1);
+
+pub fn listener(limits: &config::Limits) -> socket::Limits {
+    socket::Limits {
         max_connections: limits.max_connections,
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle_timeout,
         max_header_bytes: limits.max_header_bytes,
         max_headers: limits.max_headers,
+        close: CLOSE,
+    }
+}
+
+/// The admin listeners need few connections, and must have some left when callers take many.
+pub fn administration(limits: &config::Limits) -> socket::Limits {
+    socket::Limits {
+        max_connections: 256,
+        ..listener(limits)
     }
 }
 
@@ -168,19 +182,30 @@ pub fn inbound(
     settings: &Settings,
     boot: &str,
     contracts: Vec<inbound::Served>,
-) -> inbound::Config {
-    inbound::Config {
+) -> Result<inbound::Config, Error> {
+    let outside = match &settings.application.upstream {
+        Some(upstream @ config::Upstream::Https { .. }) => upstream.authority(),
+        _ => None,
+    };
+    Ok(inbound::Config {
         application: settings.application.name.clone(),
         contracts,
         passthrough: settings.inbound.passthrough.clone(),
         trust: settings.inbound.trust_context.clone(),
         forward_path: settings.application.forward_path,
+        protocol: match settings.application.protocol {
+            config::Protocol::Http1 => inbound::Protocol::Http1,
+            config::Protocol::H2c => inbound::Protocol::H2c,
+            config::Protocol::Same => inbound::Protocol::Same,
+        },
         limits: intake(&settings.limits),
         pseudonym: pseudonym("in", &settings.application.name, boot),
-    }
+        added: application::headers(&settings.application)?,
+        outside: outside.and_then(|host| HeaderValue::try_from(host).ok()),
+    })
 }
 
-pub fn outbound(settings: &Settings, own_address: SocketAddr, boot: &str) -> outbound::Config {
+pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbound::Config {
     outbound::Config {
         application: settings.application.name.clone(),
         region: settings.application.region.clone(),
@@ -195,8 +220,8 @@ pub fn admission(
     settings: &Settings,
     instance: &str,
     boot: &str,
-    bound: SocketAddr,
-    public: Option<SocketAddr>,
+    bound: &Address,
+    public: Option<&Address>,
 ) -> admission::Config {
     let application = &settings.application;
     let advertise = &settings.inbound.advertise;
@@ -208,10 +233,12 @@ pub fn admission(
         tags: application.tags.clone(),
         weight: u32::from(application.weight),
         advertise_host: advertise.host.clone().unwrap_or_default(),
-        advertise_port: advertise.port.unwrap_or(bound.port()),
-        bound: bound.ip(),
+        // Without a port, where inbound is a unix socket, the settings would have been refused.
+        advertise_port: advertise.port.or(bound.port()).unwrap_or_default(),
+        bound: bound.ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        // Others cannot reach a unix socket.
         admin: public
-            .map(|address| address.to_string())
+            .and_then(|address| address.port().map(|_| address.to_string()))
             .unwrap_or_default(),
         http_check: settings.consul.http_check,
         boot: boot.to_owned(),

@@ -5,6 +5,7 @@
 //! - stop: unready and deregistered, `drain_delay`, drain, last reports, files closed; each step
 //!   is bounded; a second signal ends the process at once
 
+mod application;
 mod build;
 mod collector;
 mod compose;
@@ -23,9 +24,10 @@ pub use sidecar::Sidecar;
 pub use signals::{Signals, Stoppable};
 pub use sockets::Addresses;
 
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::contract::Problems;
 use crate::devregistry;
+use crate::socket::{Address, BindError};
 use crate::store::OpenError;
 use crate::telemetry::log;
 use std::io;
@@ -41,10 +43,12 @@ pub enum Error {
     #[error("{key} = {address}: the listener cannot be bound")]
     Bind {
         key: &'static str,
-        address: SocketAddr,
+        address: Address,
         #[source]
-        source: io::Error,
+        source: BindError,
     },
+    #[error("ask where a listener is bound")]
+    Unbound(#[source] io::Error),
     #[error("{key}: open {}", path.display())]
     Store {
         key: &'static str,
@@ -79,6 +83,12 @@ pub enum Error {
          application and would not believe the certificate"
     )]
     TlsName { application: String, name: Arc<str> },
+    #[error("application.upstream_headers_file: {}", path.display())]
+    UpstreamHeaders {
+        path: PathBuf,
+        #[source]
+        source: application::HeadersError,
+    },
     #[error("set up the Consul client")]
     Consul(#[from] crate::consul::Error),
     #[error("set up an HTTP client")]
@@ -120,6 +130,16 @@ pub fn consul(settings: &Settings) -> Result<crate::consul::Client, Error> {
     Ok(crate::consul::Client::new(config, Arc::new(|_, _, _| {}))?)
 }
 
+/// Asks the application once whether it is well, as admission will.
+pub async fn ask_application(
+    application: &config::Application,
+    upstream: &config::Upstream,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let config = application::health(application, upstream)?;
+    let (prober, _) = crate::admission::Prober::new(config)?;
+    Ok(prober.ask_once().await?)
+}
+
 /// Runs a sidecar until it is told to stop.
 pub async fn run(settings: Settings) -> Result<(), Error> {
     start_log(&settings)?;
@@ -141,7 +161,12 @@ pub async fn collect(settings: Settings) -> Result<(), Error> {
 /// Serves an empty registry until it is told to stop; for laptops and tests. `said` hears where.
 pub async fn dev_registry(address: SocketAddr, said: impl FnOnce(SocketAddr)) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
-    let listener = sockets::bind("--listen", address).await?;
+    let listener = tokio::net::TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| Error::Bind {
+        key: "--listen",
+        address: address.into(),
+        source: BindError::Tcp(source),
+    })?;
     said(listener.local_addr().unwrap_or(address));
     let process = Stoppable::new(|stop| async {
         let served = devregistry::serve(listener, stop).await;

@@ -59,7 +59,7 @@ impl Sidecar {
 
     /// Returns where the listeners are.
     pub fn addresses(&self) -> Addresses {
-        self.addresses
+        self.addresses.clone()
     }
 
     /// Carries the sidecar on until it is asked to stop or told to quit, then stops it.

@@ -2,24 +2,23 @@
 
 use super::Error;
 use crate::config::Settings;
-use std::net::SocketAddr;
-use tokio::net::TcpListener;
+use crate::socket::{Address, Listener};
 
 /// Where a sidecar's listeners are bound.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Addresses {
-    pub inbound: Option<SocketAddr>,
-    pub outbound: SocketAddr,
-    pub admin: SocketAddr,
-    pub public: Option<SocketAddr>,
+    pub inbound: Option<Address>,
+    pub outbound: Address,
+    pub admin: Address,
+    pub public: Option<Address>,
 }
 
 /// The bound sockets of a sidecar.
 pub struct Sockets {
-    pub inbound: Option<TcpListener>,
-    pub outbound: TcpListener,
-    pub admin: TcpListener,
-    pub public: Option<TcpListener>,
+    pub inbound: Option<Listener>,
+    pub outbound: Listener,
+    pub admin: Listener,
+    pub public: Option<Listener>,
 }
 
 impl Sockets {
@@ -27,17 +26,17 @@ impl Sockets {
     pub async fn bind(settings: &Settings) -> Result<Self, Error> {
         let serves = settings.application.upstream.is_some();
         let inbound = match serves {
-            true => Some(bind("inbound.listen", settings.inbound.listen).await?),
+            true => Some(bind("inbound.listen", &settings.inbound.listen).await?),
             false => None,
         };
-        let public = match settings.admin.public_listen {
+        let public = match &settings.admin.public_listen {
             Some(address) => Some(bind("admin.public_listen", address).await?),
             None => None,
         };
         Ok(Self {
             inbound,
-            outbound: bind("outbound.listen", settings.outbound.listen).await?,
-            admin: bind("admin.listen", settings.admin.listen).await?,
+            outbound: bind("outbound.listen", &settings.outbound.listen).await?,
+            admin: bind("admin.listen", &settings.admin.listen).await?,
             public,
         })
     }
@@ -54,21 +53,16 @@ impl Sockets {
 }
 
 /// Binds a listener; the error names the key to change.
-pub async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| Error::Bind {
-            key,
-            address,
-            source,
-        })
-}
-
-fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
-    let unbound = SocketAddr::from(([0, 0, 0, 0], 0));
-    listener.local_addr().map_err(|source| Error::Bind {
-        key: "listen",
-        address: unbound,
+pub async fn bind(key: &'static str, address: &Address) -> Result<Listener, Error> {
+    let bound = Listener::bind(address).await;
+    bound.map_err(|source| Error::Bind {
+        key,
+        address: address.clone(),
         source,
     })
+}
+
+/// Returns where a listener is bound.
+pub fn address(listener: &Listener) -> Result<Address, Error> {
+    listener.address().map_err(Error::Unbound)
 }

@@ -4,7 +4,6 @@
 //! adds its findings; all of them run, whatever the others found.
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,10 +12,11 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::app;
-use crate::config::{self, Application, Role, Settings, Upstream};
+use crate::config::{self, Application, Role, Settings};
 use crate::consul;
 use crate::contract::{Contract, Profile, lint};
 use crate::identity::tls::{self, Tls};
+use crate::socket::{Address, Listener};
 use crate::task::Timestamp;
 
 use super::exit::{Exit, Failure, chain};
@@ -92,7 +92,6 @@ pub(super) fn check(config: ConfigArgs, output: OutputArgs) -> Result<Exit, Fail
         Ok(settings) => {
             let (is_sidecar, is_collector) = settings.roles();
             found.ok("config", "is sound");
-            ports(&mut found, &settings, is_sidecar, is_collector);
             files(&mut found, &settings);
             if let Some(config) = &settings.tls {
                 certificates(&mut found, &settings, config, is_sidecar);
@@ -100,6 +99,7 @@ pub(super) fn check(config: ConfigArgs, output: OutputArgs) -> Result<Exit, Fail
             folders(&mut found, &settings, is_sidecar, is_collector);
             contracts(&mut found, &settings.application);
             client::block_on(async {
+                ports(&mut found, &settings, is_sidecar, is_collector).await;
                 consul(&mut found, &settings).await;
                 if is_sidecar {
                     application(&mut found, &settings.application).await;
@@ -133,28 +133,27 @@ fn show(found: &Findings, output: OutputArgs) {
     }
 }
 
-fn ports(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_collector: bool) {
-    let mut listeners: Vec<(&str, SocketAddr)> = Vec::new();
+async fn ports(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_collector: bool) {
+    let mut listeners: Vec<(&str, &Address)> = Vec::new();
     if is_sidecar {
-        listeners.push(("inbound", settings.inbound.listen));
-        listeners.push(("outbound", settings.outbound.listen));
-        listeners.push(("admin", settings.admin.listen));
-        listeners.extend(
-            settings
-                .admin
-                .public_listen
-                .map(|address| ("public admin", address)),
-        );
+        listeners.push(("inbound", &settings.inbound.listen));
+        listeners.push(("outbound", &settings.outbound.listen));
+        listeners.push(("admin", &settings.admin.listen));
+        let public = settings.admin.public_listen.as_ref();
+        listeners.extend(public.map(|address| ("public admin", address)));
     }
     if is_collector {
-        listeners.push(("collector", settings.collector.listen));
+        listeners.push(("collector", &settings.collector.listen));
     }
     for (name, address) in listeners {
-        match TcpListener::bind(address) {
+        match Listener::bind(address).await {
             Ok(_) => found.ok("ports", format!("{name} {address} is free")),
             Err(error) => found.problem(
                 "ports",
-                format!("{name} {address}: {error} (is one running already?)"),
+                format!(
+                    "{name} {address}: {} (is one running already?)",
+                    chain(&error)
+                ),
             ),
         }
     }
@@ -349,40 +348,15 @@ async fn consul(found: &mut Findings, settings: &Settings) {
     }
 }
 
-/// Asks the application as admission will: its health path, the usual two, then a TCP connect.
+/// Asks the application as admission will.
 async fn application(found: &mut Findings, application: &Application) {
     let Some(upstream) = &application.upstream else {
         return;
     };
-    let paths = match &application.health {
-        Some(path) => vec![path.as_str()],
-        None => vec!["/hermes/health", "/hermes/heartbeat"],
-    };
-    for path in paths {
-        match ask(upstream, path, application.health_timeout).await {
-            Ok(404) if application.health.is_none() => {}
-            Ok(status @ 200..=299) => {
-                return found.ok("application", format!("{path} says {status}"));
-            }
-            Ok(status) => return found.problem("application", format!("{path} says {status}")),
-            Err(failure) => {
-                return found.problem("application", failure.to_string());
-            }
-        }
+    match app::ask_application(application, upstream).await {
+        Ok(()) => found.ok("application", "is well"),
+        Err(error) => found.problem("application", chain(&*error)),
     }
-    found.ok("application", "has no health path, but answers");
-}
-
-async fn ask(upstream: &Upstream, path: &str, timeout: Duration) -> Result<u16, Failure> {
-    let host = if upstream.host.contains(':') {
-        format!("[{}]", upstream.host)
-    } else {
-        upstream.host.clone()
-    };
-    let base = format!("http://{host}:{}", upstream.port);
-    let request = client::http(timeout)?.get(format!("{base}{path}"));
-    let answer = client::send("the application", &base, request).await?;
-    Ok(answer.status.as_u16())
 }
 
 fn clock(found: &mut Findings, now: SystemTime) {

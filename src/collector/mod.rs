@@ -10,7 +10,6 @@ mod api;
 mod attempt;
 mod ingest;
 mod list;
-mod listen;
 mod retention;
 mod sqlite;
 mod view;
@@ -19,6 +18,8 @@ mod view;
 mod tests;
 
 use crate::identity::Secret;
+use crate::lifecycle::{Observer, Phase};
+use crate::socket::{self, Listener, Routes, ServerTls};
 use crate::store::{OpenError, Opened, StoreError};
 use crate::telemetry::metrics;
 use sqlite::Book;
@@ -26,12 +27,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Bodies that are received, unpacked and read at the same time; each takes up to 20 MiB.
 const INGESTS: usize = 32;
+
+/// Idle connections are kept longer than the reporters keep theirs, so that none is closed under
+/// a request. Out of time, a connection is dropped; its reports are sent again elsewhere.
+const LIMITS: socket::Limits = socket::Limits {
+    max_connections: 4_096,
+    header_timeout: Duration::from_secs(10),
+    idle_timeout: Duration::from_secs(60),
+    max_header_bytes: 64 * 1024,
+    max_headers: 100,
+    close: Duration::from_secs(5),
+};
 
 /// How the collector works.
 #[derive(Debug, Clone)]
@@ -82,16 +93,27 @@ impl Collector {
         Ok((collector, opened))
     }
 
-    /// Serves until `shutdown` resolves, then lets running requests end; that is bounded.
-    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        let stop = CancellationToken::new();
-        let serving = listen::listen(listener, api::router(self.desk.clone()), stop.clone());
-        let forgetting = stop.run_until_cancelled(retention::run(&self.desk));
-        let stopping = async {
-            shutdown.await;
-            stop.cancel();
+    /// Serves until the process stops, then lets running requests end; that is bounded.
+    pub async fn serve(&self, listener: Listener, tls: Option<ServerTls>, mut lifecycle: Observer) {
+        let routes = Routes::new(api::router(self.desk.clone()));
+        let connections = TaskTracker::new();
+        let serving = socket::serve(
+            listener,
+            tls,
+            routes,
+            LIMITS,
+            lifecycle.clone(),
+            connections.clone(),
+        );
+        let forgetting = async {
+            tokio::select! {
+                () = retention::run(&self.desk) => {}
+                () = lifecycle.reached(Phase::Stopping) => {}
+            }
         };
-        tokio::join!(serving, forgetting, stopping);
+        tokio::join!(serving, forgetting);
+        connections.close();
+        connections.wait().await;
     }
 
     /// Commits what is queued and closes the database.

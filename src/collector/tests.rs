@@ -1,6 +1,8 @@
 use super::attempt::Told;
 use super::attempt::tests::told;
 use super::*;
+use crate::lifecycle::Lifecycle;
+use crate::socket::Address;
 use crate::task::{Id, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::Received;
 use proptest::prelude::*;
@@ -15,7 +17,7 @@ struct World {
     url: String,
     http: reqwest::Client,
     desk: Arc<Desk>,
-    stop: CancellationToken,
+    lifecycle: Lifecycle,
     serving: JoinSet<()>,
 }
 
@@ -33,13 +35,13 @@ impl World {
         let metrics = Arc::new(metrics::Collector::new());
         let (collector, _) = Collector::open(config, metrics).unwrap();
         let desk = collector.desk.clone();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let free = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Listener::bind(&free).await.unwrap();
+        let url = listener.address().unwrap().to_url();
+        let (lifecycle, phase) = Lifecycle::new();
         let mut serving = JoinSet::new();
         serving.spawn(async move {
-            collector.serve(listener, stopped.cancelled_owned()).await;
+            collector.serve(listener, None, phase).await;
             collector.close().await.unwrap();
         });
         Self {
@@ -47,13 +49,13 @@ impl World {
             url,
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
             desk,
-            stop,
+            lifecycle,
             serving,
         }
     }
 
     async fn stop(mut self) -> TempDir {
-        self.stop.cancel();
+        self.lifecycle.advance(Phase::Stopping);
         self.serving.join_next().await.unwrap().unwrap();
         self.directory
     }

@@ -4,19 +4,27 @@
 //! query) is refused, so that a value can be shown and logged as it stands.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use toml::Value as Toml;
 
 use crate::identity::{Network, Trust};
-
-const UNIX_LATER: &str = "unix sockets are not built into this version; give IP:PORT";
+use crate::socket::Address;
 
 /// Where our application listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Upstream {
+pub enum Upstream {
     /// A host name or an address, IPv6 without brackets.
-    pub host: String,
-    pub port: u16,
+    Http {
+        host: String,
+        port: u16,
+    },
+    /// Somebody else's service, which shows a certificate.
+    Https {
+        host: String,
+        port: u16,
+    },
+    Unix(PathBuf),
 }
 
 impl Upstream {
@@ -24,26 +32,47 @@ impl Upstream {
         if text.is_empty() {
             return Ok(None);
         }
-        if text.starts_with("unix:") {
-            return Err(
-                "unix sockets are not built into this version; give http://HOST:PORT".to_owned(),
-            );
+        if let Some(path) = text.strip_prefix("unix:") {
+            return socket_path(path).map(Self::Unix).map(Some);
         }
-        if text.starts_with("https://") {
-            return Err(
-                "an application behind https is not built into this version; give http://HOST:PORT"
-                    .to_owned(),
-            );
+        if let Some(rest) = text.strip_prefix("https://") {
+            let (host, port) = host_and_port(rest)?;
+            let port = port.unwrap_or(443);
+            return Ok(Some(Self::Https { host, port }));
         }
-        let rest = text
-            .strip_prefix("http://")
-            .ok_or("must begin with http://, for example http://127.0.0.1:5000")?;
+        let rest = text.strip_prefix("http://").ok_or(
+            "must begin with http://, https:// or unix:, for example http://127.0.0.1:5000",
+        )?;
         let (host, port) = host_and_port(rest)?;
-        Ok(Some(Self {
-            host,
-            port: port.unwrap_or(80),
-        }))
+        let port = port.unwrap_or(80);
+        Ok(Some(Self::Http { host, port }))
     }
+
+    /// Returns `host:port` with an IPv6 address in brackets; a unix socket has none.
+    pub fn authority(&self) -> Option<String> {
+        match self {
+            Self::Http { host, port } | Self::Https { host, port } => {
+                Some(match host.contains(':') {
+                    true => format!("[{host}]:{port}"),
+                    false => format!("{host}:{port}"),
+                })
+            }
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+/// Reads the path behind `unix:`.
+fn socket_path(path: &str) -> Result<PathBuf, String> {
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if !path.starts_with('/') {
+        return Err("must name an absolute path after unix:".to_owned());
+    }
+    // The size of `sun_path` in Linux's sockaddr_un, less the closing NUL.
+    if path.len() > 107 {
+        return Err("names a unix socket of more than 107 bytes, which no system takes".to_owned());
+    }
+    Ok(PathBuf::from(path))
 }
 
 /// The address we give to others; what is missing is found out at start.
@@ -128,44 +157,40 @@ pub(super) fn trust(value: &Toml) -> Result<Trust, String> {
     }
 }
 
-/// Reads `IP:PORT`; `localhost` stands for 127.0.0.1.
-pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
-    if text.starts_with("unix:") {
-        return Err(UNIX_LATER.to_owned());
+/// Reads `IP:PORT`, where `localhost` stands for 127.0.0.1, or `unix:/PATH`.
+pub(super) fn listen(text: &str) -> Result<Address, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return socket_path(path).map(Address::Unix);
     }
     if let Some(port) = text.strip_prefix("localhost:") {
         let port = port
             .parse()
             .ok()
             .ok_or("must be IP:PORT with a port from 0 to 65535")?;
-        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into());
     }
-    text.parse()
-        .ok()
-        .ok_or_else(|| format!("must be IP:PORT, for example 127.0.0.1:7402, not `{text}`"))
+    let address = text.parse().ok().map(Address::Tcp);
+    address.ok_or_else(|| {
+        format!("must be IP:PORT or unix:/PATH, for example 127.0.0.1:7402, not `{text}`")
+    })
 }
 
 /// Reads the address of a listener that only this machine may reach.
-pub(super) fn local_listen(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn local_listen(text: &str) -> Result<Address, String> {
     let address = listen(text)?;
-    if address.ip().to_canonical().is_loopback() {
-        Ok(address)
-    } else {
-        Err(format!(
-            "must be a loopback address such as 127.0.0.1:{}",
-            address.port()
-        ))
+    match address {
+        Address::Tcp(tcp) if !tcp.ip().to_canonical().is_loopback() => Err(format!(
+            "must be a loopback address such as 127.0.0.1:{}, or unix:/PATH",
+            tcp.port()
+        )),
+        _ => Ok(address),
     }
 }
 
 /// Reads the address of Consul: a URL, `HOST:PORT` or, as its tools have it, `unix:/PATH`.
 pub(super) fn consul(text: &str) -> Result<String, String> {
     if let Some(path) = text.strip_prefix("unix:") {
-        let path = path.strip_prefix("//").unwrap_or(path);
-        return match path.starts_with('/') {
-            true => Ok(format!("unix:{path}")),
-            false => Err("must name an absolute path after unix:".to_owned()),
-        };
+        return socket_path(path).map(|path| format!("unix:{}", path.display()));
     }
     if text.contains("://") {
         url(text)

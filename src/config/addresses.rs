@@ -10,8 +10,9 @@ use super::address::CollectorTarget;
 use super::origin::Origin;
 use super::problem::Error;
 use super::{Source, layers};
+use crate::socket::Address;
 
-/// Base URLs without a slash at the end; `None` where the port is only known to the process itself.
+/// Base URLs without a slash at the end, or `unix:/PATH`; `None` where the port is only known to the process itself.
 #[derive(Debug, Clone)]
 pub struct Addresses {
     pub admin: Option<String>,
@@ -62,7 +63,11 @@ impl Addresses {
 }
 
 /// Writes the address a client on this machine uses.
-fn url(listen: SocketAddr) -> Option<String> {
+fn url(listen: Address) -> Option<String> {
+    let listen = match listen {
+        Address::Tcp(listen) => listen,
+        Address::Unix(_) => return Some(listen.to_string()),
+    };
     let host = match listen.ip() {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),

@@ -1,7 +1,6 @@
 //! Builds the typed settings section by section, and holds the rules between keys.
 
 use std::io::Read;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::address;
@@ -12,6 +11,7 @@ use super::reader::Reader;
 use super::settings::*;
 use super::{Role, Roles};
 use crate::identity::tls;
+use crate::socket::Address;
 
 /// Beyond it no contract is read; the canonical form may have 256 KiB.
 const LONGEST_CONTRACT: u64 = 1 << 20;
@@ -29,14 +29,22 @@ pub(super) fn settings(
         application.name = "collector".to_owned();
         reader.derive("application.name", "collector", "role");
     }
-    if application.instance.is_none() && inbound.listen.port() != 0 && roles.has(Role::Sidecar) {
-        let instance = application.instance(inbound.listen.port());
+    let port = inbound.listen.port();
+    if application.instance.is_none() && port != Some(0) && roles.has(Role::Sidecar) {
+        let instance = application.instance(port);
         reader.derive("application.instance", &instance, "host name");
     }
     if application.upstream.is_none() && !inbound.passthrough.is_empty() {
         reader.problem(
             "inbound.passthrough",
             "needs application.upstream to pass anything to",
+        );
+    }
+    let is_hidden = inbound.listen.port().is_none() && application.upstream.is_some();
+    if is_hidden && (inbound.advertise.host.is_none() || inbound.advertise.port.is_none()) {
+        reader.problem(
+            "inbound.advertise",
+            "is required as HOST:PORT where inbound.listen is a unix socket: where others reach it",
         );
     }
     let mut settings = Settings {
@@ -81,6 +89,13 @@ fn application(reader: &mut Reader, source: &Source, roles: Roles) -> Applicatio
     Application {
         name: name(reader, &contracts, roles),
         upstream,
+        upstream_headers_file: reader.file("application.upstream_headers_file"),
+        upstream_ca: reader.file("application.upstream_ca"),
+        protocol: match reader.text("application.protocol").as_str() {
+            "h2c" => Protocol::H2c,
+            "same" => Protocol::Same,
+            _ => Protocol::Http1,
+        },
         region: reader.text("application.region"),
         tags: reader.texts("application.tags"),
         team: reader.text("application.team"),
@@ -400,32 +415,31 @@ fn collector(reader: &mut Reader, source: &Source, name: &str, roles: Roles) -> 
 
 /// Refuses two listeners on one port.
 fn check_listeners(reader: &mut Reader, settings: &Settings, roles: Roles) {
-    let mut listeners: Vec<(&str, SocketAddr)> = Vec::new();
+    let mut listeners: Vec<(&str, &Address)> = Vec::new();
     if roles.has(Role::Sidecar) {
-        listeners.push(("inbound.listen", settings.inbound.listen));
-        listeners.push(("outbound.listen", settings.outbound.listen));
-        listeners.push(("admin.listen", settings.admin.listen));
-        listeners.extend(
-            settings
-                .admin
-                .public_listen
-                .map(|address| ("admin.public_listen", address)),
-        );
+        listeners.push(("inbound.listen", &settings.inbound.listen));
+        listeners.push(("outbound.listen", &settings.outbound.listen));
+        listeners.push(("admin.listen", &settings.admin.listen));
+        let public = settings.admin.public_listen.as_ref();
+        listeners.extend(public.map(|address| ("admin.public_listen", address)));
     }
     if roles.has(Role::Collector) {
-        listeners.push(("collector.listen", settings.collector.listen));
+        listeners.push(("collector.listen", &settings.collector.listen));
     }
     for (index, (key, address)) in listeners.iter().enumerate() {
         let clash = listeners[..index]
             .iter()
-            .find(|(_, other)| overlap(*address, *other));
+            .find(|(_, other)| overlap(address, other));
         if let Some((other, _)) = clash {
-            reader.problem(key, format!("takes the port of {other}"));
+            reader.problem(key, format!("takes the address of {other}"));
         }
     }
 }
 
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+fn overlap(one: &Address, other: &Address) -> bool {
+    let (Address::Tcp(one), Address::Tcp(other)) = (one, other) else {
+        return one == other;
+    };
     let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (everywhere || one.ip() == other.ip())
 }

@@ -112,7 +112,6 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
-const HTTP2: &str = "HTTP/2 towards the application is not built into this version";
 const HANDSHAKE: &str = "contracts by handshake are not built into this version";
 const ENVELOPE: &str = "the envelope style is not built into this version";
 const MTLS: &str = "mutual TLS is not built into this version";
@@ -141,8 +140,10 @@ pub static LISTS: &[List] = &[
 #[rustfmt::skip]
 pub static KEYS: &[Key] = &[
     key("application.name", Kind::Name, r#""""#, "identity of the application; empty: family of the first contract"),
-    key("application.upstream", Kind::Upstream, r#""""#, "where the application listens, http://HOST:PORT; empty: it only calls others"),
-    key("application.protocol", Kind::Choice(&["http1", "h2c", "same"]), r#""http1""#, "what the application speaks").except(&["h2c", "same"], HTTP2),
+    key("application.upstream", Kind::Upstream, r#""""#, "where the application listens: http://HOST:PORT, https://HOST:PORT or unix:/PATH; empty: it only calls others"),
+    key("application.upstream_headers_file", Kind::File, r#""""#, "file of `Name: value` lines that every request to the upstream carries, such as its credentials"),
+    key("application.upstream_ca", Kind::File, r#""""#, "roots, beside the system's, that an https upstream may be certified by"),
+    key("application.protocol", Kind::Choice(&["http1", "h2c", "same"]), r#""http1""#, "what the application speaks"),
     key("application.instance", Kind::Id, r#""""#, "name of this copy, stable over restarts; empty: host name and inbound port"),
     key("application.region", Kind::Text(128), r#""""#, "where this copy runs"),
     key("application.tags", Kind::Texts, "[]", "further tags of the registration"),

@@ -3,13 +3,13 @@
 //! - a value that passed `parse` needs no further question
 //! - messages never echo an address, which may carry a password
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use toml::Value as Toml;
 
 use super::address::{self, Advertise, CollectorTarget, Upstream};
 use crate::identity::Trust;
+use crate::socket::Address;
 
 /// What a key accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,7 +66,7 @@ pub enum Value {
     Ratio(f64),
     Length(Duration),
     Texts(Vec<String>),
-    Listen(Option<SocketAddr>),
+    Listen(Option<Address>),
     Advertise(Advertise),
     Upstream(Option<Upstream>),
     CollectorTarget(Option<CollectorTarget>),
@@ -186,7 +186,7 @@ impl Kind {
             Kind::Table => "a table".to_owned(),
             Kind::TrustContext => "\"any\", \"mtls\" or a list of networks".to_owned(),
             Kind::Listen | Kind::LocalListen | Kind::OptionalListen => {
-                "a text such as \"127.0.0.1:7402\"".to_owned()
+                "a text such as \"127.0.0.1:7402\" or \"unix:/run/a.sock\"".to_owned()
             }
             _ => "a text".to_owned(),
         }

@@ -32,7 +32,7 @@ pub use problem::{Error, Problem};
 pub use schema::schema;
 pub use settings::{
     Admin, Application, Collector, Consul, ConsulTls, ContractSource, Durability, Inbound, Limits,
-    Log, LogFormat, Method, Outbound, Settings, Spool, Validate,
+    Log, LogFormat, Method, Outbound, Protocol, Settings, Spool, Validate,
 };
 
 use std::path::Path;

@@ -4,6 +4,7 @@
 //! - after a problem a harmless value stands in, so that reading goes on and finds the next one;
 //!   no settings leave the room while there is a problem
 
+use crate::socket::Address;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -155,16 +156,16 @@ impl Reader {
         })
     }
 
-    pub fn optional_listen(&mut self, path: &str) -> Option<SocketAddr> {
+    pub fn optional_listen(&mut self, path: &str) -> Option<Address> {
         self.take(path, None, |value| match value {
             Value::Listen(address) => Some(address),
             _ => None,
         })
     }
 
-    pub fn listen(&mut self, path: &str) -> SocketAddr {
+    pub fn listen(&mut self, path: &str) -> Address {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        self.optional_listen(path).unwrap_or(nowhere)
+        self.optional_listen(path).unwrap_or(nowhere.into())
     }
 
     pub fn advertise(&mut self, path: &str) -> Advertise {

@@ -3,11 +3,11 @@
 //! Sections mirror the file. Keys whose feature is not built yet have no field: they were
 //! refused unless they hold their default.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::identity::{Secret, tls};
+use crate::socket::Address;
 
 use super::address::{Advertise, CollectorTarget, Upstream};
 use super::origin::Effective;
@@ -37,6 +37,11 @@ pub struct Application {
     pub name: String,
     /// `None`: the application only calls others, and `contracts` is empty.
     pub upstream: Option<Upstream>,
+    /// Fields that every request to it carries; credentials, most likely.
+    pub upstream_headers_file: Option<PathBuf>,
+    /// Roots beside the system's for an upstream behind https.
+    pub upstream_ca: Option<PathBuf>,
+    pub protocol: Protocol,
     pub region: String,
     pub tags: Vec<String>,
     /// Without `team-`; empty: none.
@@ -57,12 +62,23 @@ pub struct Application {
 
 impl Application {
     /// Names this copy: as told, else by host name and the port that inbound really has.
-    pub fn instance(&self, inbound_port: u16) -> String {
-        match &self.instance {
-            Some(name) => name.clone(),
-            None => format!("{}-{inbound_port}", self.host_name),
+    pub fn instance(&self, inbound_port: Option<u16>) -> String {
+        match (&self.instance, inbound_port) {
+            (Some(name), _) => name.clone(),
+            (None, Some(port)) => format!("{}-{port}", self.host_name),
+            (None, None) => self.host_name.clone(),
         }
     }
+}
+
+/// What the application speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    /// HTTP/2 in clear, by prior knowledge.
+    H2c,
+    /// What the request came in.
+    Same,
 }
 
 /// Where a contract comes from and which route of the application it describes.
@@ -103,7 +119,7 @@ pub enum Validate {
 
 #[derive(Debug, Clone)]
 pub struct Inbound {
-    pub listen: SocketAddr,
+    pub listen: Address,
     pub advertise: Advertise,
     pub passthrough: Vec<String>,
     pub trust_context: Trust,
@@ -111,13 +127,13 @@ pub struct Inbound {
 
 #[derive(Debug, Clone)]
 pub struct Outbound {
-    pub listen: SocketAddr,
+    pub listen: Address,
 }
 
 #[derive(Debug, Clone)]
 pub struct Admin {
-    pub listen: SocketAddr,
-    pub public_listen: Option<SocketAddr>,
+    pub listen: Address,
+    pub public_listen: Option<Address>,
 }
 
 #[derive(Debug, Clone)]
@@ -215,7 +231,7 @@ pub enum LogFormat {
 
 #[derive(Debug, Clone)]
 pub struct Collector {
-    pub listen: SocketAddr,
+    pub listen: Address,
     /// Its folder may have to be made.
     pub store: PathBuf,
     pub token_file: Option<PathBuf>,

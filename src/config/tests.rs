@@ -85,10 +85,10 @@ fn a_service_needs_four_lines() {
     let settings = world.load();
     let application = &settings.application;
     assert_eq!(application.name, "fraud-detection");
-    assert_eq!(application.instance(7401), "web-1-7401");
+    assert_eq!(application.instance(Some(7401)), "web-1-7401");
     assert_eq!(
         application.upstream,
-        Some(Upstream {
+        Some(Upstream::Http {
             host: "127.0.0.1".to_owned(),
             port: 5000
         })
@@ -169,7 +169,7 @@ on_failure = "refuse"
             "2 application.name: must be 1 to 63 of a-z, 0-9 and -, not `Fraud`",
             "3 application.upsteam: no such key; did you mean `upstream`?",
             "4 application.health_interval: is no length of time such as \"5s\" or \"250ms\": unknown time unit \"parsecs\", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)",
-            "6 outbound.listen: must be a loopback address such as 127.0.0.1:7402",
+            "6 outbound.listen: must be a loopback address such as 127.0.0.1:7402, or unix:/PATH",
             "8 limits.max_body_bytes: must be a whole number from 1 to 1073741824, not a text",
             "10 spool.on_failure: \"refuse\": refusing calls that cannot be recorded is not built into this version",
         ]
@@ -212,12 +212,20 @@ fn every_fault_names_place_and_remedy() {
             "1 application.name: no such key",
         ),
         (
-            "[admin]\nlisten = 'unix:/run/a'",
-            "2 admin.listen: unix sockets are not built into this version; give IP:PORT",
+            "[admin]\nlisten = 'unix:a.sock'",
+            "2 admin.listen: must name an absolute path after unix:",
+        ),
+        (
+            "[outbound]\nlisten = 'unix:/run/a'\n[admin]\nlisten = 'unix:/run/a'",
+            "4 admin.listen: takes the address of outbound.listen",
+        ),
+        (
+            "[application]\nupstream = 'http://h:1'\n[inbound]\nlisten = 'unix:/run/a'",
+            "- inbound.advertise: is required as HOST:PORT where inbound.listen is a unix socket",
         ),
         (
             "[inbound]\nlisten = '7401'",
-            "2 inbound.listen: must be IP:PORT, for example 127.0.0.1:7402, not `7401`",
+            "2 inbound.listen: must be IP:PORT or unix:/PATH, for example 127.0.0.1:7402, not `7401`",
         ),
         (
             "[inbound]\ntrust_context = 'mtls'",
@@ -257,7 +265,7 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[application]\nupstream = 'localhost:5000'",
-            "2 application.upstream: must begin with http://, for example http://127.0.0.1:5000",
+            "2 application.upstream: must begin with http://, https:// or unix:, for example http://127.0.0.1:5000",
         ),
         (
             "[application]\nteam = 'team-blue'",
@@ -317,7 +325,7 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[outbound]\nlisten = '127.0.0.1:7401'",
-            "2 outbound.listen: takes the port of inbound.listen",
+            "2 outbound.listen: takes the address of inbound.listen",
         ),
         (
             "[application]\nweight = 99999999999999999999",

@@ -192,9 +192,9 @@ impl Addresses {
         let sidecars = self.stands.iter().map(|stand| {
             json!({
                 "application": stand.plan.name,
-                "inbound": url(stand.inbound),
-                "outbound": url(stand.outbound),
-                "admin": url(stand.admin),
+                "inbound": url(&stand.inbound),
+                "outbound": url(&stand.outbound),
+                "admin": url(&stand.admin),
             })
         });
         json!({

@@ -167,8 +167,8 @@ impl Scene {
     async fn play(&self, addresses: &Addresses, client: &Client) -> Result<Outcome, Error> {
         let checkout = addresses.stand("checkout");
         let door = match self.door {
-            Door::Inbound => checkout.inbound,
-            Door::Outbound => checkout.outbound,
+            Door::Inbound => &checkout.inbound,
+            Door::Outbound => &checkout.outbound,
         };
         let watched = self.untouched.map(|name| addresses.stand(name));
         let served = || watched.map(|stand| stand.served.load(Ordering::Relaxed));

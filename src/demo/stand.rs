@@ -10,6 +10,7 @@ use super::tier::Tier;
 use crate::app::{self, Sidecar};
 use crate::config::{Role, Settings, Source};
 use crate::consul::{Client, Poll};
+use crate::socket::Address;
 use axum::Router;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -86,9 +87,9 @@ pub struct Site<'a> {
 #[derive(Clone)]
 pub struct Stand {
     pub plan: &'static Plan,
-    pub inbound: SocketAddr,
-    pub outbound: SocketAddr,
-    pub admin: SocketAddr,
+    pub inbound: Address,
+    pub outbound: Address,
+    pub admin: Address,
     pub application: SocketAddr,
     pub served: Arc<AtomicU64>,
 }
@@ -131,7 +132,7 @@ impl Stand {
         Ok(Self {
             plan,
             // Always there: every plan has an upstream.
-            inbound: addresses.inbound.unwrap_or(addresses.outbound),
+            inbound: addresses.inbound.unwrap_or(addresses.outbound.clone()),
             outbound: addresses.outbound,
             admin: addresses.admin,
             application,
@@ -194,11 +195,13 @@ impl Plan {
             let file = site.folder.write(&format!("{}.toml", self.name), &text)?;
             let settings = load(site.source, &file, Role::Sidecar)?;
             match Sidecar::start(settings).await {
-                Err(app::Error::Bind { key, address, .. }) if address.port() != 0 => match key {
-                    "inbound.listen" => ports.inbound = 0,
-                    "outbound.listen" => ports.outbound = 0,
-                    _ => ports.admin = 0,
-                },
+                Err(app::Error::Bind { key, address, .. }) if address.port() != Some(0) => {
+                    match key {
+                        "inbound.listen" => ports.inbound = 0,
+                        "outbound.listen" => ports.outbound = 0,
+                        _ => ports.admin = 0,
+                    }
+                }
                 started => return Ok(started?),
             }
         }

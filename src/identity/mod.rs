@@ -7,6 +7,7 @@ pub mod local;
 mod secret;
 pub mod tls;
 mod trust;
+pub mod web;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
 pub use secret::Secret;

@@ -6,7 +6,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use prometheus::IntGauge;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -42,8 +42,6 @@ pub struct Stream {
     lease: Option<Lease>,
     /// The request that it answers, under way as long as the body is.
     counted: Option<Counted>,
-    /// The connection that it goes out on, busy as long.
-    busy: Option<Busy>,
 }
 
 /// Shows one more request for as long as it lives.
@@ -60,23 +58,6 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-/// Whether a connection is answering a request; set by the first of these, cleared by the drop.
-#[derive(Debug)]
-pub struct Busy(Arc<AtomicBool>);
-
-impl Busy {
-    pub fn new(connection: Arc<AtomicBool>) -> Self {
-        connection.store(true, Ordering::Relaxed);
-        Self(connection)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +81,6 @@ impl Body {
             activity: Activity::default(),
             lease,
             counted: None,
-            busy: None,
         }))
     }
 
@@ -108,14 +88,6 @@ impl Body {
     pub fn counting(mut self, counted: Counted) -> Self {
         if let Body::Stream(stream) = &mut self {
             stream.counted = Some(counted);
-        }
-        self
-    }
-
-    /// Keeps the connection busy until a streamed body has ended or was let go.
-    pub fn keeping(mut self, busy: Busy) -> Self {
-        if let Body::Stream(stream) = &mut self {
-            stream.busy = Some(busy);
         }
         self
     }
@@ -146,7 +118,8 @@ impl Default for Activity {
 }
 
 impl Activity {
-    fn mark(&self) {
+    /// Notes that a piece has passed.
+    pub fn mark(&self) {
         let millis = self.began.elapsed().as_millis() as u64;
         self.millis.store(millis, Ordering::Relaxed);
     }

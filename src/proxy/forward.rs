@@ -3,6 +3,7 @@
 use super::body::{self, Body};
 use super::respond::Trouble;
 use super::upstream::{Error, Lease, Unsent, Upstream};
+use crate::socket::Speaks;
 use crate::task::{Deadline, Failure, Problem, State};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
@@ -122,21 +123,21 @@ pub trait Progress: Send {
 /// `patience` is after how long `progress` hears that the answer takes its time.
 pub async fn exchange(
     upstream: &Arc<Upstream>,
-    request: Request<Body>,
+    (request, speaks): (Request<Body>, Speaks),
     deadline: Deadline,
     max: usize,
     patience: Duration,
     progress: &mut impl Progress,
 ) -> Result<Answer, Failed> {
     let asked = Instant::now();
-    let leased = tokio::time::timeout_at(deadline.instant(), upstream.lease()).await;
-    let (lease, kept) = match leased {
+    let leased = tokio::time::timeout_at(deadline.instant(), upstream.lease(speaks)).await;
+    let lease = match leased {
         Err(_elapsed) => return Err(Failed::LateToConnect),
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
     progress.connected(asked.elapsed());
     progress.sending();
-    let mut answering = std::pin::pin!(answer(upstream, lease, kept, request, max));
+    let mut answering = std::pin::pin!(answer(upstream, lease, request, max));
     let soon = deadline.instant().min(asked + patience);
     if let Ok(answered) = tokio::time::timeout_at(soon, answering.as_mut()).await {
         return answered;
@@ -151,11 +152,14 @@ pub async fn exchange(
 async fn answer(
     upstream: &Arc<Upstream>,
     lease: Lease,
-    kept: bool,
     request: Request<Body>,
     max: usize,
 ) -> Result<Answer, Failed> {
-    let (response, lease) = head(upstream, lease, kept, request).await?;
+    let (response, lease) = head(upstream, lease, request).await?;
+    // Nobody asked for a switch: Upgrade is never sent on with a contract call.
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Failed::Switched);
+    }
     let (head, body) = response.into_parts();
     let body = body::collect(body, max)
         .await
@@ -175,60 +179,59 @@ async fn answer(
 async fn head(
     upstream: &Arc<Upstream>,
     mut lease: Lease,
-    kept: bool,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Lease), Failed> {
     let request = match lease.send(request).await {
-        Ok(response) => return settled(response, lease),
+        Ok(response) => return Ok((response, lease)),
         Err(Unsent::Broken(error)) => return Err(Failed::Reset(error)),
+        Err(Unsent::Refused(error)) => return Err(Failed::Unreachable(error)),
         Err(Unsent::Whole(request)) => request,
     };
-    if !kept {
-        tracing::debug!(
-            upstream = upstream.authority(),
-            "a fresh connection died unused"
-        );
+    if !lease.was_kept() {
+        tracing::debug!(upstream = %upstream.place(), "a fresh connection died unused");
     }
-    let mut lease = upstream.fresh().await.map_err(Failed::Unreachable)?;
+    let mut lease = upstream
+        .fresh(lease.speaks())
+        .await
+        .map_err(Failed::Unreachable)?;
     match lease.send(*request).await {
-        Ok(response) => settled(response, lease),
+        Ok(response) => Ok((response, lease)),
         Err(Unsent::Broken(error)) => Err(Failed::Reset(error)),
+        Err(Unsent::Refused(error)) => Err(Failed::Unreachable(error)),
         Err(Unsent::Whole(_)) => Err(Failed::Unreachable(Error::Closed {
-            authority: upstream.authority().to_owned(),
+            place: upstream.place().clone(),
         })),
-    }
-}
-
-/// Refuses a switch of protocols, which nobody asked for: Upgrade is never sent on.
-fn settled(
-    response: Response<Incoming>,
-    lease: Lease,
-) -> Result<(Response<Incoming>, Lease), Failed> {
-    match response.status() {
-        StatusCode::SWITCHING_PROTOCOLS => Err(Failed::Switched),
-        _ => Ok((response, lease)),
     }
 }
 
 /// Sends a request and passes the answer on as it comes.
 ///
-/// Only silence ends it: no byte of the request or of the answer for `silence`.
+/// Only silence ends it: no byte of the request or of the answer for `silence`. A switch of
+/// protocols is taken only where `upgrades` says that it was asked for.
 pub async fn stream(
     upstream: &Arc<Upstream>,
-    request: Request<Body>,
+    (request, speaks): (Request<Body>, Speaks),
+    upgrades: bool,
     silence: Duration,
 ) -> Result<Response<Body>, Failed> {
     let activity = request.body().activity();
-    let (lease, kept) = match tokio::time::timeout(silence, upstream.lease()).await {
+    let lease = match tokio::time::timeout(silence, upstream.lease(speaks)).await {
         Err(_elapsed) => return Err(Failed::LateToConnect),
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
-    let mut answering = std::pin::pin!(head(upstream, lease, kept, request));
+    let mut answering = std::pin::pin!(head(upstream, lease, request));
     let mut until = Instant::now() + silence;
     loop {
         if let Ok(answered) = tokio::time::timeout_at(until, answering.as_mut()).await {
             let (response, lease) = answered?;
-            return Ok(response.map(|incoming| pass_on(incoming, silence, lease)));
+            return match response.status() {
+                // The connection is another protocol's from here on; nothing of it is kept.
+                StatusCode::SWITCHING_PROTOCOLS if upgrades => {
+                    Ok(response.map(|_none| Body::empty()))
+                }
+                StatusCode::SWITCHING_PROTOCOLS => Err(Failed::Switched),
+                _ => Ok(response.map(|incoming| pass_on(incoming, silence, lease))),
+            };
         }
         // An upload that still moves is no silence.
         match activity.as_ref().map(|activity| activity.last() + silence) {

@@ -4,7 +4,7 @@ use crate::context::header::{IDEMPOTENCY_KEY, PREFIX};
 use crate::task::Id;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderValue, Uri, Version};
 
@@ -30,7 +30,6 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         KEEP_ALIVE,
         PROXY_CONNECTION,
         TE,
-        TRAILER,
         TRANSFER_ENCODING,
         UPGRADE,
         PROXY_AUTHENTICATE,
@@ -50,6 +49,22 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .collect()
+}
+
+/// Returns the protocol that a request asks to switch to, if it asks for one that may pass.
+///
+/// `h2c` does not: RFC 9113 section 3.1 took that switch back, and it would hide requests from
+/// their checks.
+pub fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (Some(protocol), None) = (protocols.next(), protocols.next()) else {
+        return None;
+    };
+    let names = protocol.as_bytes().split(|byte| *byte == b',');
+    let mut names = names.map(|name| name.trim_ascii());
+    let is_h2c = |name: &[u8]| name.eq_ignore_ascii_case(b"h2c");
+    let passes = !names.any(is_h2c) && named_by_connection(headers).contains(&UPGRADE);
+    passes.then(|| protocol.clone())
 }
 
 /// Gives a message one Host: the target's authority where it names one (RFC 9112 section 3.2.2).

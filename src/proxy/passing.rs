@@ -1,55 +1,129 @@
 //! Requests that are passed on unchecked, as they come.
 //!
-//! Nothing is kept of them: bodies stream both ways, and a caller that hangs up cancels.
+//! Nothing is kept of them: bodies, trailers and upgrades pass both ways, and a caller that hangs
+//! up cancels.
 
 use super::body::Body;
+use super::forward::{self, Failed};
 use super::headers;
+use super::tunnel::{Asked, Tunnels};
+use super::upstream::Upstream;
 use crate::context::Trace;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use crate::socket::{Occupied, Speaks};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, Uri};
-use hyper::body::Incoming;
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use hyper::body::{Body as HttpBody, Incoming};
+use hyper::upgrade::OnUpgrade;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Turns a received request into the one that goes out; the target is the received one.
-///
-/// Context fields of ours are taken off; who sends it on adds those that are believed.
-pub fn request(
-    head: Parts,
-    body: Incoming,
-    target: &str,
-    trace: &Trace,
-    silence: Duration,
-    proxy: &HeaderValue,
-) -> Request<Body> {
-    // Presence of a body follows from the framing, not from the method.
-    let framed =
-        head.headers.contains_key(CONTENT_LENGTH) || head.headers.contains_key(TRANSFER_ENCODING);
-    let body = match framed {
-        true => Body::stream(body, silence, None),
-        false => Body::empty(),
-    };
-    let mut request = Request::new(body);
-    *request.method_mut() = head.method;
-    *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
-    let mut out = head.headers;
-    headers::settle_host(&mut out, &head.uri);
-    headers::strip_hop_by_hop(&mut out);
-    headers::strip_context(&mut out);
-    out.remove(EXPECT);
-    trace.write(&mut out);
-    headers::add_via(&mut out, head.version, proxy);
-    *request.headers_mut() = out;
-    request
+/// A request on its way out.
+pub struct Passing {
+    pub request: Request<Body>,
+    /// HTTP/2, where it came so: what it means may depend on it, as gRPC's trailers do.
+    pub came_as_http2: bool,
+    asked: Option<Asked>,
+}
+
+impl Passing {
+    /// Turns a received request into the one that goes out; the target is the received one.
+    ///
+    /// Context fields of ours are taken off; who sends it on adds those that are believed.
+    pub fn new(
+        mut head: Parts,
+        body: Incoming,
+        target: &str,
+        trace: &Trace,
+        silence: Duration,
+        proxy: &HeaderValue,
+    ) -> Self {
+        let is_framed = is_framed(&head, &body);
+        let protocol = headers::upgrade_of(&head.headers).filter(|_| !is_framed);
+        let downstream = head.extensions.remove::<OnUpgrade>();
+        let place = head.extensions.remove::<Occupied>();
+        let body = match is_framed {
+            true => Body::stream(body, silence, None),
+            false => Body::empty(),
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method;
+        *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
+        let mut out = head.headers;
+        headers::settle_host(&mut out, &head.uri);
+        headers::strip_hop_by_hop(&mut out);
+        headers::strip_context(&mut out);
+        out.remove(EXPECT);
+        trace.write(&mut out);
+        headers::add_via(&mut out, head.version, proxy);
+        let asked = match (protocol, downstream) {
+            (Some(protocol), Some(downstream)) => {
+                out.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+                out.insert(UPGRADE, protocol);
+                Some(Asked { downstream, place })
+            }
+            _ => None,
+        };
+        *request.headers_mut() = out;
+        Self {
+            request,
+            came_as_http2: head.version == Version::HTTP_2,
+            asked,
+        }
+    }
+
+    /// Sends it and returns what goes back; `speaks` is for requests that keep their protocol.
+    pub async fn send(
+        self,
+        upstream: &Arc<Upstream>,
+        speaks: Speaks,
+        tunnels: &Tunnels,
+        proxy: &HeaderValue,
+    ) -> Result<Response<Body>, Failed> {
+        // Only HTTP/1.1 can switch.
+        let speaks = match self.asked {
+            Some(_) => Speaks::Http1,
+            None => speaks,
+        };
+        let upgrades = self.asked.is_some();
+        let sending = forward::stream(upstream, (self.request, speaks), upgrades, tunnels.silence);
+        let mut answer = sending.await?;
+        let granted = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let upgraded = answer.extensions_mut().remove::<OnUpgrade>();
+        let protocol = answer.headers().get(UPGRADE).cloned();
+        let mut response = received(answer, proxy);
+        if !granted {
+            return Ok(response);
+        }
+        let (Some(asked), Some(upstream), Some(protocol)) = (self.asked, upgraded, protocol) else {
+            return Err(Failed::Switched);
+        };
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+        tunnels.join(asked, upstream);
+        Ok(response)
+    }
+}
+
+/// Says whether a request has a body; that follows from the framing, not from the method.
+fn is_framed(head: &Parts, body: &Incoming) -> bool {
+    match head.version {
+        Version::HTTP_2 => !body.is_end_stream(),
+        _ => {
+            head.headers.contains_key(CONTENT_LENGTH)
+                || head.headers.contains_key(TRANSFER_ENCODING)
+        }
+    }
 }
 
 /// Turns a received answer into the one that goes back.
-pub fn response(mut response: Response<Body>, proxy: &HeaderValue) -> Response<Body> {
+fn received(mut response: Response<Body>, proxy: &HeaderValue) -> Response<Body> {
     let version = response.version();
     let out = response.headers_mut();
     headers::settle_length(out);
     headers::strip_hop_by_hop(out);
     headers::add_via(out, version, proxy);
-    *response.version_mut() = http::Version::HTTP_11;
+    *response.version_mut() = Version::HTTP_11;
     response
 }

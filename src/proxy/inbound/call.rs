@@ -12,6 +12,7 @@ use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
+use crate::socket::Speaks;
 use crate::task::{Deadline, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Phase, Side};
 use bytes::Bytes;
@@ -170,8 +171,9 @@ impl Call {
         };
         attempt.advance(State::Dispatched);
         let _serving = self.inbound.active.enter(self.step(digest, &trace));
+        let speaks = self.inbound.config.protocol.speaks(head.version);
         let request = self.request(head, body, digest, &trace);
-        let answer = self.ask(attempt, request).await?;
+        let answer = self.ask(attempt, (request, speaks)).await?;
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
         self.judge(&answer, output)?;
@@ -274,6 +276,7 @@ impl Call {
             out.insert(header::IDEMPOTENCY_KEY, key);
         }
         headers::add_via(&mut out, version, &config.pseudonym);
+        self.inbound.address(&mut out);
         *request.headers_mut() = out;
         request
     }
@@ -281,7 +284,7 @@ impl Call {
     async fn ask(
         &mut self,
         attempt: &mut Attempt,
-        request: Request<Body>,
+        request: (Request<Body>, Speaks),
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = &self.inbound.upstream;

@@ -15,21 +15,21 @@ use super::head;
 use super::headers;
 use super::intake::{self, Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::listen::Serve;
 use super::respond::{self, Trouble};
 use super::target;
+use super::tunnel::Tunnels;
 use super::upstream::Upstream;
 use crate::admission;
 use crate::context::{AgentName, Fields};
 use crate::contract::Compiled;
 use crate::identity::Trust;
 use crate::lifecycle::Observer;
+use crate::socket::{Peer, Serve, Speaks};
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
-use http::header::CONNECTION;
-use http::{HeaderValue, Method, Request, Response, request::Parts};
+use http::header::{CONNECTION, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use hyper::body::Incoming;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -97,9 +97,34 @@ pub struct Config {
     pub passthrough: Vec<String>,
     pub trust: Trust,
     pub forward_path: bool,
+    pub protocol: Protocol,
     pub limits: Limits,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
+    /// Fields that every request to the application carries, such as credentials.
+    pub added: HeaderMap,
+    /// The application is somebody else's: its own `Host`. It is told nothing of the task.
+    pub outside: Option<HeaderValue>,
+}
+
+/// What the application speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    /// HTTP/2 in clear, by prior knowledge.
+    H2c,
+    /// What the request came in.
+    Same,
+}
+
+impl Protocol {
+    /// Returns what a request that came in `version` is sent on in.
+    fn speaks(self, version: Version) -> Speaks {
+        match (self, version) {
+            (Protocol::H2c, _) | (Protocol::Same, Version::HTTP_2) => Speaks::Http2,
+            (Protocol::Http1 | Protocol::Same, _) => Speaks::Http1,
+        }
+    }
 }
 
 /// The inbound service.
@@ -113,6 +138,7 @@ pub struct Inbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     keeper: Keeper,
+    tunnels: Tunnels,
 }
 
 /// Where a request leads.
@@ -132,6 +158,7 @@ impl Inbound {
         active: Arc<Active>,
         lifecycle: Observer,
         keeper: Keeper,
+        tunnels: Tunnels,
     ) -> Self {
         Self {
             meters: recorder
@@ -143,6 +170,7 @@ impl Inbound {
             active,
             lifecycle,
             keeper,
+            tunnels,
         }
     }
 
@@ -173,12 +201,26 @@ impl Inbound {
     }
 
     /// Reads the context of a peer that is believed; others have none.
-    fn context(&self, head: &Parts, peer: SocketAddr) -> Result<Fields, Trouble> {
+    fn context(&self, head: &Parts, peer: &Peer) -> Result<Fields, Trouble> {
         if !self.config.trust.believes(peer.ip()) {
             return Ok(Fields::default());
         }
         Fields::from_headers(&head.headers)
             .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
+    }
+
+    /// Finishes the head of a request to the application.
+    fn address(&self, headers: &mut HeaderMap) {
+        if let Some(host) = &self.config.outside {
+            headers::strip_context(headers);
+            headers.insert(HOST, host.clone());
+        }
+        for name in self.config.added.keys() {
+            headers.remove(name);
+        }
+        for (name, value) in &self.config.added {
+            headers.append(name.clone(), value.clone());
+        }
     }
 
     /// Counts a request that belongs to no contract.
@@ -214,7 +256,7 @@ impl Inbound {
     async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        peer: &Peer,
         began: Instant,
     ) -> Response<Body> {
         let (head, body) = request.into_parts();
@@ -311,15 +353,13 @@ fn misdirected(agent: &str) -> Trouble {
 }
 
 impl Serve for Inbound {
-    async fn serve(
-        self: Arc<Self>,
-        request: Request<Incoming>,
-        peer: SocketAddr,
-    ) -> Response<Body> {
+    type Body = Body;
+
+    async fn serve(self: Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let began = Instant::now();
         let inflight = self.recorder.metrics.inflight(Direction::Inbound).clone();
         let counted = Counted::new(inflight);
-        let response = self.answer(request, peer, began).await;
+        let response = self.answer(request, &peer, began).await;
         response.map(|body| body.counting(counted))
     }
 }

@@ -3,8 +3,9 @@
 use super::Inbound;
 use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
+use crate::proxy::headers;
+use crate::proxy::passing::Passing;
 use crate::proxy::respond::Trouble;
-use crate::proxy::{forward, headers, passing};
 use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
@@ -22,12 +23,15 @@ impl Inbound {
         let trace = Trace::of(&head.headers, None);
         let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
         let target = target.to_owned();
-        let request = passing::request(head, body, &target, &trace, silence, proxy);
-        match forward::stream(&self.upstream, request, silence).await {
+        let speaks = self.config.protocol.speaks(head.version);
+        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        self.address(passing.request.headers_mut());
+        let sending = passing.send(&self.upstream, speaks, &self.tunnels, proxy);
+        match sending.await {
             Ok(mut answer) => {
                 // What the application says in our name is not ours.
                 headers::strip_context(answer.headers_mut());
-                passing::response(answer, proxy)
+                answer
             }
             Err(failed) => {
                 let trouble = failed.into_trouble(self.upstream.authority());

@@ -14,6 +14,7 @@ use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
+use crate::socket::Speaks;
 use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{AttemptKind, Direction, Phase, Side, Sidecar};
 use bytes::Bytes;
@@ -250,7 +251,7 @@ impl Call {
         request: Request<Body>,
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
-        let upstream = self.outbound.upstreams.at(plan.offer.instance.authority());
+        let upstream = self.outbound.peer(&plan.offer.instance);
         let mut following = Following {
             attempt,
             metrics: &self.outbound.recorder.metrics,
@@ -258,7 +259,7 @@ impl Call {
         let max = self.outbound.config.limits.max_body_bytes;
         let answered = forward::exchange(
             &upstream,
-            request,
+            (request, Speaks::Either),
             plan.deadline,
             max,
             STILL_OPEN,

@@ -13,12 +13,14 @@ use super::envelope::Envelope;
 use super::head;
 use super::intake::{self, Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::listen::Serve;
 use super::respond::{self, Trouble};
-use super::upstreams::Upstreams;
+use super::tunnel::Tunnels;
+use super::upstream::{Upstream, Upstreams};
+use crate::consul::Instance;
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Directory};
 use crate::identity::local;
+use crate::socket::{Address, Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
@@ -26,7 +28,6 @@ use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -38,7 +39,7 @@ pub struct Config {
     pub region: String,
     /// Without `team-`; empty for none.
     pub team: String,
-    pub own_address: SocketAddr,
+    pub own_address: Address,
     pub limits: Limits,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
@@ -54,6 +55,7 @@ pub struct Outbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     keeper: Keeper,
+    tunnels: Tunnels,
 }
 
 /// Where a request leads.
@@ -75,6 +77,7 @@ impl Outbound {
         upstreams: Upstreams,
         active: Arc<Active>,
         keeper: Keeper,
+        tunnels: Tunnels,
     ) -> Self {
         Self {
             meters: recorder
@@ -86,7 +89,16 @@ impl Outbound {
             upstreams,
             active,
             keeper,
+            tunnels,
         }
+    }
+
+    /// Returns the connections to another sidecar.
+    fn peer(&self, instance: &Instance) -> Arc<Upstream> {
+        self.upstreams.at(Endpoint {
+            place: Place::Tcp(instance.authority()),
+            tls: None,
+        })
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {
@@ -103,7 +115,7 @@ impl Outbound {
     /// Checks the head and reads its context; the application is always believed.
     fn admit(&self, head: &Parts) -> Result<Fields, Trouble> {
         head::check(head, &self.config.limits.head)?;
-        local::check(&head.headers, &head.uri, self.config.own_address)
+        local::check(&head.headers, &head.uri, self.config.own_address.ip())
             .map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
         if super::headers::has_passed(&head.headers, &self.config.pseudonym) {
             let detail = "the request has passed this listener before";
@@ -306,7 +318,9 @@ fn not_an_agent(name: &str) -> Trouble {
 }
 
 impl Serve for Outbound {
-    async fn serve(self: Arc<Self>, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+    type Body = Body;
+
+    async fn serve(self: Arc<Self>, request: Request<Incoming>, _: Peer) -> Response<Body> {
         let began = Instant::now();
         let inflight = self.recorder.metrics.inflight(Direction::Outbound).clone();
         let counted = Counted::new(inflight);

@@ -4,9 +4,10 @@ use super::Outbound;
 use crate::context::{AgentName, Fields, Trace};
 use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
+use crate::proxy::passing::Passing;
 use crate::proxy::respond::Trouble;
-use crate::proxy::{forward, passing};
 use crate::route;
+use crate::socket::Speaks;
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderValue, Response};
@@ -49,20 +50,23 @@ impl Outbound {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
         };
-        let mut request = passing::request(head, body, &target, &trace, silence, proxy);
+        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
         let told = Fields {
             agent: Some(agent.clone()),
             application: Some(self.config.application.clone()),
             ..fields.clone()
         };
-        told.write(request.headers_mut());
-        let upstream = self.upstreams.at(offer.instance.authority());
+        told.write(passing.request.headers_mut());
+        let upstream = self.peer(&offer.instance);
         if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
-            request.headers_mut().insert(HOST, host);
+            passing.request.headers_mut().insert(HOST, host);
         }
-        let answer = forward::stream(&upstream, request, silence)
-            .await
-            .map_err(|failed| failed.into_trouble(upstream.authority()))?;
-        Ok(passing::response(answer, proxy))
+        let speaks = match passing.came_as_http2 {
+            true => Speaks::Http2,
+            false => Speaks::Either,
+        };
+        let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
+        let answer = sending.await;
+        answer.map_err(|failed| failed.into_trouble(upstream.authority()))
     }
 }

@@ -1,0 +1,305 @@
+//! Accepting connections and speaking HTTP on them.
+//!
+//! - at most `max_connections` at a time; further ones wait in the kernel's queue
+//! - a TLS handshake and a head must each be complete `header_timeout` after they began, or the
+//!   connection closes without an answer; an idle connection closes after `idle_timeout`
+//! - from the moment the process leaves, every reply asks the peer to close its connection:
+//!   `Connection: close`, or GOAWAY
+
+use super::head_timer::HeadTimer;
+use super::listener::Listener;
+use super::peer::Peer;
+use super::stream::Stream;
+use super::traffic::{Busy, Held, Traffic};
+use crate::lifecycle::{Observer, Phase};
+use bytes::Bytes;
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_util::task::TaskTracker;
+
+/// The most requests at once on one HTTP/2 connection; more wait at the peer.
+const MOST_STREAMS: u32 = 256;
+/// How much of a request's body is taken in before it is asked for; and of all on a connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// The most streams that a peer may reset before they were looked at, and that we reset for its
+/// faults, before the connection ends: opening and resetting is cheap for it and not for us
+/// (RFC 9113 section 10.5).
+const MOST_RESETS: usize = 64;
+/// How long a peer may take to answer a ping.
+const PING: Duration = Duration::from_secs(20);
+
+/// What bounds a listener's connections.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    pub max_connections: usize,
+    pub header_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub max_header_bytes: usize,
+    pub max_headers: usize,
+    /// How long a connection may take to end once the process stops.
+    pub close: Duration,
+}
+
+/// Answers requests; one value per listener.
+pub trait Serve: Send + Sync + 'static {
+    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static;
+
+    /// Answers one request; every failure is an answer too.
+    fn serve(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+}
+
+/// How a listener's connections are secured.
+#[derive(Clone)]
+pub struct ServerTls {
+    /// Gives the configuration for the next handshake.
+    pub config: Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>,
+    /// Reads the name that a verified certificate chain proves.
+    pub name: fn(&[CertificateDer<'_>]) -> Option<Arc<str>>,
+}
+
+/// A connection's place among the most that a listener has; who takes a connection over after a
+/// switch of protocols takes its place over, too.
+#[derive(Debug, Clone)]
+pub struct Occupied(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+
+/// Runs what hyper spawns, with the connections' owner.
+#[derive(Debug, Clone)]
+pub struct Tracked(pub TaskTracker);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tracked {
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
+    }
+}
+
+/// Accepts until the process stops, then lets the connections end.
+pub async fn serve<S: Serve>(
+    listener: Listener,
+    tls: Option<ServerTls>,
+    service: Arc<S>,
+    limits: Limits,
+    mut lifecycle: Observer,
+    connections: TaskTracker,
+) {
+    let slots = Arc::new(Semaphore::new(limits.max_connections));
+    let door = Arc::new(Door {
+        tls,
+        service,
+        limits,
+        lifecycle: lifecycle.clone(),
+        streams: Tracked(connections.clone()),
+    });
+    let accepting = async {
+        // The semaphore is never closed.
+        while let Ok(slot) = slots.clone().acquire_owned().await {
+            let (stream, peer) = listener.accept().await;
+            let door = door.clone();
+            connections.spawn(async move {
+                door.welcome(stream, peer, Occupied(Arc::new(slot))).await;
+            });
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = lifecycle.reached(Phase::Stopping) => {}
+    }
+}
+
+/// What every connection of a listener needs.
+struct Door<S> {
+    tls: Option<ServerTls>,
+    service: Arc<S>,
+    limits: Limits,
+    lifecycle: Observer,
+    streams: Tracked,
+}
+
+impl<S: Serve> Door<S> {
+    async fn welcome(&self, stream: Stream, mut peer: Peer, place: Occupied) {
+        let secured = match &self.tls {
+            None => stream,
+            Some(tls) => match self.handshake(tls, stream).await {
+                Ok((secured, name)) => {
+                    peer.name = name;
+                    secured
+                }
+                Err(error) => {
+                    tracing::info!(%peer, %error, "a TLS handshake failed");
+                    return;
+                }
+            },
+        };
+        self.speak(secured, peer, place).await;
+    }
+
+    async fn handshake(
+        &self,
+        tls: &ServerTls,
+        stream: Stream,
+    ) -> io::Result<(Stream, Option<Arc<str>>)> {
+        let accepting = TlsAcceptor::from((tls.config)()).accept(stream);
+        let mut lifecycle = self.lifecycle.clone();
+        let accepted = tokio::select! {
+            accepted = tokio::time::timeout(self.limits.header_timeout, accepting) => accepted,
+            () = lifecycle.reached(Phase::Stopping) => return Err(io::ErrorKind::Interrupted.into()),
+        };
+        // Elapsed: the peer did not finish in time.
+        let secured = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        let chain = secured.get_ref().1.peer_certificates();
+        let name = chain.and_then(|chain| (tls.name)(chain));
+        Ok((Stream::Tls(Box::new(TlsStream::Server(secured))), name))
+    }
+
+    async fn speak(&self, stream: Stream, peer: Peer, place: Occupied) {
+        let limits = &self.limits;
+        let traffic = Traffic::new();
+        let io = HeadTimer::new(
+            stream,
+            traffic.clone(),
+            limits.idle_timeout,
+            limits.header_timeout,
+        );
+        let answer = service_fn(|mut request: Request<Incoming>| {
+            if request.headers().contains_key(UPGRADE) {
+                request.extensions_mut().insert(place.clone());
+            }
+            self.answer(request, &peer, &traffic)
+        });
+        let builder = self.protocols();
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), answer);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.farewell(&traffic) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection => ended,
+                    // Dropped here, a call that still runs ends as interrupted.
+                    () = self.cut(&traffic) => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            // Peers break connections every day; what it meant for a call is reported there.
+            tracing::debug!(%peer, error, "a connection ended early");
+        }
+    }
+
+    fn protocols(&self) -> auto::Builder<Tracked> {
+        let limits = &self.limits;
+        // Twice our own limits: up to there a refusal is ours and carries a problem body.
+        let head = (limits.max_header_bytes * 2).max(8192);
+        let mut builder = auto::Builder::new(self.streams.clone());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.idle_timeout)
+            .max_headers(limits.max_headers * 2)
+            .max_buf_size(head);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MOST_STREAMS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
+            .max_pending_accept_reset_streams(MOST_RESETS)
+            .max_local_error_reset_streams(MOST_RESETS)
+            .keep_alive_interval(limits.idle_timeout)
+            .keep_alive_timeout(PING);
+        builder
+    }
+
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        traffic: &Arc<Traffic>,
+    ) -> impl Future<Output = Result<Response<Held<S::Body>>, Infallible>> + Send + use<S> {
+        let busy = Busy::new(traffic.clone());
+        let phase = self.lifecycle.clone();
+        let version = request.version();
+        let answering = self.service.clone().serve(request, peer.clone());
+        let traffic = traffic.clone();
+        async move {
+            // A stream may begin to answer long before the request's body has come.
+            let mut response = answering.await.map(|body| busy.until_end_of(body));
+            let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            if switches {
+                traffic.switches();
+            }
+            if phase.phase().closes_connections() && version < Version::HTTP_2 && !switches {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            Ok(response)
+        }
+    }
+
+    /// Completes when a connection should end: the process stops, or an HTTP/2 peer must be told
+    /// that it leaves, or an HTTP/2 connection has been idle for too long.
+    async fn farewell(&self, traffic: &Traffic) {
+        let (mut stopping, mut leaving) = (self.lifecycle.clone(), self.lifecycle.clone());
+        let leaves = async {
+            let late = leaving.phase().closes_connections();
+            leaving.reached(Phase::Leaving).await;
+            // Whoever connected since is given one request before it is told.
+            if late {
+                traffic.request().await;
+            }
+            // HTTP/1.1 hears it with its next reply.
+            if !traffic.is_http2() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let idles = async {
+            loop {
+                traffic.idle(self.limits.idle_timeout).await;
+                if traffic.is_http2() {
+                    return;
+                }
+                // HTTP/1.1 has a timer of its own.
+                tokio::time::sleep(self.limits.idle_timeout).await;
+            }
+        };
+        tokio::select! {
+            () = stopping.reached(Phase::Stopping) => {}
+            () = leaves => {}
+            () = idles => {}
+        }
+    }
+
+    /// Completes when a connection that was asked to end has had its time.
+    async fn cut(&self, traffic: &Traffic) {
+        let mut lifecycle = self.lifecycle.clone();
+        let stopped = async {
+            lifecycle.reached(Phase::Stopping).await;
+            tokio::time::sleep(self.limits.close).await;
+        };
+        let silent = async {
+            tokio::time::sleep(self.limits.idle_timeout).await;
+            traffic.idle(self.limits.idle_timeout).await;
+        };
+        tokio::select! {
+            () = stopped => {}
+            () = silent => {}
+        }
+    }
+}

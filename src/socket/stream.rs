@@ -1,0 +1,71 @@
+//! One byte stream, whatever carries it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsStream;
+
+/// A connection: TCP, unix, or TLS over either.
+#[derive(Debug)]
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream<Stream>>),
+}
+
+/// Calls `$method` on whatever carries the stream.
+macro_rules! carried {
+    ($stream:expr, $method:ident $(, $argument:expr)*) => {
+        match $stream {
+            Stream::Tcp(tcp) => Pin::new(tcp).$method($($argument),*),
+            Stream::Unix(unix) => Pin::new(unix).$method($($argument),*),
+            Stream::Tls(tls) => Pin::new(tls.as_mut()).$method($($argument),*),
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        carried!(self.get_mut(), poll_read, context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        carried!(self.get_mut(), poll_write, context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        carried!(self.get_mut(), poll_flush, context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        carried!(self.get_mut(), poll_shutdown, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Tcp(tcp) => tcp.is_write_vectored(),
+            Stream::Unix(unix) => unix.is_write_vectored(),
+            Stream::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        carried!(self.get_mut(), poll_write_vectored, context, pieces)
+    }
+}

@@ -1,0 +1,151 @@
+//! What happens on one connection, for whoever decides when it ends.
+
+use bytes::Buf;
+use hyper::body::{Body, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Counts the requests being answered on a connection.
+#[derive(Debug)]
+pub struct Traffic {
+    since: Instant,
+    active: AtomicUsize,
+    /// Milliseconds from `since` to the end of the last request.
+    last: AtomicU64,
+    http2: AtomicBool,
+    switched: AtomicBool,
+    begun: Notify,
+}
+
+impl Traffic {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            since: Instant::now(),
+            active: AtomicUsize::new(0),
+            last: AtomicU64::new(0),
+            http2: AtomicBool::new(false),
+            switched: AtomicBool::new(false),
+            begun: Notify::new(),
+        })
+    }
+
+    /// Says whether a request is being answered.
+    pub fn is_busy(&self) -> bool {
+        self.active.load(Ordering::Relaxed) > 0
+    }
+
+    /// Says whether the connection speaks HTTP/2.
+    pub fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the connection has begun as HTTP/2 does.
+    pub fn speaks_http2(&self) {
+        self.http2.store(true, Ordering::Relaxed);
+    }
+
+    /// Says whether it carries another protocol from now on.
+    pub fn has_switched(&self) -> bool {
+        self.switched.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the peer will hear that it may switch to another protocol.
+    pub fn switches(&self) {
+        self.switched.store(true, Ordering::Relaxed);
+    }
+
+    /// Completes with the next request.
+    pub async fn request(&self) {
+        self.begun.notified().await;
+    }
+
+    /// Completes once no request has been answered for `limit`.
+    pub async fn idle(&self, limit: Duration) {
+        loop {
+            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+            let until = match self.is_busy() {
+                true => Instant::now() + limit,
+                false => self.since + last + limit,
+            };
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+/// A request being answered on a connection, until dropped.
+#[derive(Debug)]
+pub struct Busy(Arc<Traffic>);
+
+impl Busy {
+    pub fn new(traffic: Arc<Traffic>) -> Self {
+        traffic.active.fetch_add(1, Ordering::Relaxed);
+        traffic.begun.notify_one();
+        Self(traffic)
+    }
+
+    /// Holds the connection busy until an answer's body has ended or was let go.
+    pub fn until_end_of<B>(self, body: B) -> Held<B> {
+        Held { body, _busy: self }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let last = self.0.since.elapsed().as_millis() as u64;
+        self.0.last.store(last, Ordering::Relaxed);
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer's body that keeps its connection busy.
+#[derive(Debug)]
+pub struct Held<B> {
+    body: B,
+    _busy: Busy,
+}
+
+impl<D: Buf, B: Body<Data = D> + Unpin> Body for Held<B> {
+    type Data = D;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<D>, B::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_counts_from_the_end_of_the_last_request() {
+        let traffic = Traffic::new();
+        let limit = Duration::from_secs(10);
+        let busy = Busy::new(traffic.clone());
+        let began = Instant::now();
+        let idle = tokio::time::timeout(Duration::from_secs(25), traffic.idle(limit));
+        assert!(idle.await.is_err(), "a busy connection is not idle");
+        drop(busy);
+        traffic.idle(limit).await;
+        assert_eq!(began.elapsed().as_secs(), 35);
+    }
+}
