@@ -11,13 +11,13 @@ use crate::admission::{self, Judge, Ours, Prober, Registrar, Standing};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome, Poll};
 use crate::contract::watch::Directory;
-use crate::identity::tls::Tls;
+use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Served};
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
-use crate::socket::{self, Listener, Routes, Serve};
+use crate::socket::{self, Listener, Routes, Serve, ServerTls};
 use crate::spool::Spool;
 use crate::store::Store;
 use crate::task::Timestamp;
@@ -166,11 +166,12 @@ impl Builder {
     fn listening<S: Serve>(
         &self,
         listener: Listener,
+        tls: Option<ServerTls>,
         service: Arc<S>,
     ) -> impl Future<Output = ()> + use<S> {
         let limits = compose::listener(&self.settings.limits);
         let (phase, connections) = (self.phase.clone(), self.connections.clone());
-        socket::serve(listener, None, service, limits, phase, connections)
+        socket::serve(listener, tls, service, limits, phase, connections)
     }
 
     fn tunnels(&self, direction: Direction) -> Tunnels {
@@ -248,7 +249,9 @@ impl Builder {
             self.keeper(),
             self.tunnels(Direction::Inbound),
         ));
-        let listening = self.listening(socket, inbound);
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| super::tls::listener(tls, Clients::Required));
+        let listening = self.listening(socket, tls, inbound);
         self.workers.start("inbound listener", listening);
         Ok(())
     }
@@ -280,6 +283,7 @@ impl Builder {
             ours.contract.clone(),
             (method, source.path.clone()),
             (compose::mode(source.input), compose::mode(source.output)),
+            source.allow.clone(),
             format!("{}-{}", self.client.layout().service(id), self.instance),
             standing,
             self.metrics.contract(Direction::Inbound, id),
@@ -298,12 +302,15 @@ impl Builder {
             config,
             recorder.clone(),
             directory.clone(),
-            Upstreams::new(keep, self.background.clone()),
+            (
+                Upstreams::new(keep, self.background.clone()),
+                self.tls.clone(),
+            ),
             self.active.clone(),
             self.keeper(),
             self.tunnels(Direction::Outbound),
         ));
-        let listening = self.listening(socket, outbound);
+        let listening = self.listening(socket, None, outbound);
         self.workers.start("outbound listener", listening);
     }
 

@@ -7,7 +7,7 @@ use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
-use crate::identity::tls::{COLLECTOR, Tls};
+use crate::identity::tls::{COLLECTOR, Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
 use crate::telemetry::metrics;
@@ -40,9 +40,14 @@ impl Collector {
         let collector = Arc::new(collector);
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
+        let clients = match own.token_file {
+            Some(_) => Clients::Optional,
+            None => Clients::Required,
+        };
+        let secured = tls.as_ref().map(|tls| tls::listener(tls, clients));
         let (serving, stop) = (collector.clone(), phase.clone());
         workers.start("collector listener", async move {
-            serving.serve(listener, None, stop).await;
+            serving.serve(listener, secured, stop).await;
         });
         if own.consul {
             let proto = proto(tls.as_ref());

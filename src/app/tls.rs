@@ -1,7 +1,8 @@
 //! TLS of a process: opened at its start, counted, watched for new files.
 
 use super::Error;
-use crate::identity::tls::{self, Event, Tls};
+use crate::identity::tls::{self, Clients, Event, Tls};
+use crate::socket::ServerTls;
 use crate::telemetry::metrics::TlsSeries;
 use std::sync::Arc;
 
@@ -20,6 +21,22 @@ pub fn open(config: Option<&tls::Config>, series: &TlsSeries) -> Result<Option<A
     }));
     tls.say_doubts();
     Ok(Some(tls))
+}
+
+/// Returns how a listener's connections are secured.
+pub fn listener(tls: &Arc<Tls>, clients: Clients) -> ServerTls {
+    let (config, generation) = (tls.clone(), tls.changed());
+    ServerTls {
+        config: Arc::new(move || config.server(clients)),
+        name: |chain| match tls::peer_name(chain) {
+            Ok(name) => Some(name),
+            Err(error) => {
+                tracing::warn!(%error, "a peer's certificate proves no name");
+                None
+            }
+        },
+        generation,
+    }
 }
 
 /// Says whether peers will find in our certificate the name that they dial us by.

@@ -60,11 +60,17 @@ pub(super) struct Parsed {
     pub(super) rejected: Vec<Rejected>,
 }
 
-/// Unpacks and reads a body; blocks for its length.
-pub(super) fn read(body: &[u8], coding: Coding, now: Timestamp) -> Result<Parsed, BodyError> {
+/// Unpacks and reads a body; blocks for its length. A short report that names no application is
+/// the `caller`'s own.
+pub(super) fn read(
+    body: &[u8],
+    coding: Coding,
+    now: Timestamp,
+    caller: Option<&str>,
+) -> Result<Parsed, BodyError> {
     match coding {
-        Coding::Identity => parse(body, now),
-        Coding::Gzip => parse(&unpack(body)?, now),
+        Coding::Identity => parse(body, now, caller),
+        Coding::Gzip => parse(&unpack(body)?, now, caller),
     }
 }
 
@@ -79,7 +85,7 @@ fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
     Ok(unpacked)
 }
 
-fn parse(body: &[u8], now: Timestamp) -> Result<Parsed, BodyError> {
+fn parse(body: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Parsed, BodyError> {
     let json = |error: serde_json::Error| BodyError::Json(error.to_string());
     let text = body.trim_ascii();
     let items: Vec<&[u8]> = if text.starts_with(b"[") {
@@ -101,7 +107,7 @@ fn parse(body: &[u8], now: Timestamp) -> Result<Parsed, BodyError> {
     }
     let mut parsed = Parsed::default();
     for (index, item) in items.into_iter().enumerate() {
-        match report(item, now) {
+        match report(item, now, caller) {
             Ok(told) => parsed.taken.push((index, told)),
             Err(reason) => parsed.rejected.push(Rejected { index, reason }),
         }
@@ -114,7 +120,7 @@ fn lines(text: &[u8]) -> Vec<&[u8]> {
     lines.filter(|line| !line.trim_ascii().is_empty()).collect()
 }
 
-fn report(item: &[u8], now: Timestamp) -> Result<Told, String> {
+fn report(item: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Told, String> {
     if item.len() > REPORT_BYTES {
         return Err(format!("a report has at most {REPORT_BYTES} bytes"));
     }
@@ -125,7 +131,7 @@ fn report(item: &[u8], now: Timestamp) -> Result<Told, String> {
             conflicts: Vec::new(),
         },
         Err(error) => match serde_json::from_slice::<Short>(item) {
-            Ok(short) if short.reporter.is_none() => short.fill(now)?,
+            Ok(short) if short.reporter.is_none() => short.fill(now, caller)?,
             Ok(_) => return Err(error.to_string()),
             Err(short) => return Err(short.to_string()),
         },
@@ -179,7 +185,7 @@ struct Short {
 }
 
 impl Short {
-    fn fill(self, now: Timestamp) -> Result<Told, String> {
+    fn fill(self, now: Timestamp, caller: Option<&str>) -> Result<Told, String> {
         let state = State::from_wire(&self.state).ok_or("there is no such state")?;
         let step_id = self.step_id.unwrap_or_else(|| self.task_id.clone());
         let call_id = match self.call_id {
@@ -190,7 +196,8 @@ impl Short {
             Some(digest) if digest.parse::<Digest>().is_err() => (None, Some(digest)),
             digest => (digest, None),
         };
-        let application = self.application.unwrap_or_else(|| "unknown".to_owned());
+        let application = self.application.as_deref().or(caller);
+        let application = application.unwrap_or("unknown").to_owned();
         let failure = |title: String| Failure {
             kind: "application".to_owned(),
             title: clipped(title),
@@ -271,7 +278,7 @@ mod tests {
     }
 
     fn taken(body: &str) -> (Vec<usize>, Vec<Rejected>) {
-        let parsed = parse(body.as_bytes(), Timestamp::from_millis(7)).unwrap();
+        let parsed = parse(body.as_bytes(), Timestamp::from_millis(7), None).unwrap();
         let taken = parsed.taken.iter().map(|(index, _)| *index).collect();
         (taken, parsed.rejected)
     }
@@ -312,11 +319,11 @@ mod tests {
     #[test]
     fn bodies_that_hold_no_reports_are_refused() {
         for body in ["", "7", "null", "{", "[{]", "hello"] {
-            let error = parse(body.as_bytes(), Timestamp::now()).unwrap_err();
+            let error = parse(body.as_bytes(), Timestamp::now(), None).unwrap_err();
             assert!(matches!(error, BodyError::Json(_)), "{body}");
         }
         let many = format!("[{}0]", "0,".repeat(MOST_REPORTS));
-        let error = parse(many.as_bytes(), Timestamp::now()).unwrap_err();
+        let error = parse(many.as_bytes(), Timestamp::now(), None).unwrap_err();
         assert_eq!(error, BodyError::TooMany);
     }
 
@@ -381,7 +388,12 @@ mod tests {
                 None,
             ),
         ] {
-            let parsed = parse(short.to_string().as_bytes(), Timestamp::from_millis(7)).unwrap();
+            let parsed = parse(
+                short.to_string().as_bytes(),
+                Timestamp::from_millis(7),
+                None,
+            )
+            .unwrap();
             let told = &parsed.taken[0].1;
             assert_eq!(told.report.call_id.as_str(), call);
             assert_eq!(told.report.state, state);
@@ -400,7 +412,7 @@ mod tests {
             encoder.finish().unwrap()
         };
         let packed = pack(full("a").to_string().as_bytes());
-        let parsed = read(&packed, Coding::Gzip, Timestamp::now()).unwrap();
+        let parsed = read(&packed, Coding::Gzip, Timestamp::now(), None).unwrap();
         assert_eq!(parsed.taken.len(), 1);
         let cut = &packed[..packed.len() / 2];
         for (body, error) in [
@@ -409,7 +421,7 @@ mod tests {
             (pack(&vec![b' '; UNPACKED_BYTES + 1]), BodyError::TooLong),
         ] {
             assert_eq!(
-                read(&body, Coding::Gzip, Timestamp::now()).unwrap_err(),
+                read(&body, Coding::Gzip, Timestamp::now(), None).unwrap_err(),
                 error
             );
         }
@@ -418,8 +430,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            parse(&body, Timestamp::now()).ok();
-            read(&body, Coding::Gzip, Timestamp::now()).ok();
+            parse(&body, Timestamp::now(), None).ok();
+            read(&body, Coding::Gzip, Timestamp::now(), None).ok();
         }
 
         #[test]

@@ -8,9 +8,9 @@ use super::consul_env::ConsulVariables;
 use super::env::Source;
 use super::origin::Origin;
 use super::reader::Reader;
+use super::secure;
 use super::settings::*;
 use super::{Role, Roles};
-use crate::identity::tls;
 use crate::socket::Address;
 
 /// Beyond it no contract is read; the canonical form may have 256 KiB.
@@ -57,7 +57,7 @@ pub(super) fn settings(
         },
         limits: limits(reader),
         consul: self::consul(reader, consul),
-        tls: tls(reader),
+        tls: secure::tls(reader),
         spool: spool(reader, source, &application.name, roles),
         log: log(reader),
         collector: collector(reader, source, &application.name, roles),
@@ -65,6 +65,7 @@ pub(super) fn settings(
         application,
         effective: Default::default(),
     };
+    secure::settle(reader, &mut settings);
     check_listeners(reader, &settings, roles);
     settings.effective = reader.effective.clone();
     settings
@@ -174,6 +175,7 @@ fn contract(reader: &mut Reader, at: &str) -> Option<ContractSource> {
         path,
         input: reader.word(&key("validate.input"), &words, Validate::Strict),
         output: reader.word(&key("validate.output"), &words, Validate::Strict),
+        allow: secure::allow(reader, &key("allow")),
         file: file?,
     })
 }
@@ -303,31 +305,6 @@ fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul {
         http_check: checks.iter().any(|check| check == "http"),
         watches: reader.count("consul.watches"),
         tls: variables.tls,
-    }
-}
-
-/// Takes the three files, which are all needed or none.
-fn tls(reader: &mut Reader) -> Option<tls::Config> {
-    let modes = [("off", false), ("files", true)];
-    let is_on = reader.word("tls.mode", &modes, false);
-    let mode = reader.effective.get("tls.mode");
-    let mode = mode.map(|entry| entry.origin.clone());
-    let files = ["tls.cert", "tls.key", "tls.ca"].map(|key| {
-        let file = reader.file(key);
-        match (is_on, &file) {
-            (true, None) => {
-                let message = "is required with tls.mode = \"files\"";
-                reader.problems.add(mode.clone(), key, message);
-            }
-            // Whoever names a key believes the traffic to be encrypted.
-            (false, Some(_)) => reader.problem(key, "needs tls.mode = \"files\" to be used"),
-            _ => {}
-        }
-        file
-    });
-    match files {
-        [Some(cert), Some(key), Some(ca)] if is_on => Some(tls::Config { cert, key, ca }),
-        _ => None,
     }
 }
 

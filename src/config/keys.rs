@@ -114,7 +114,6 @@ const MIB: u64 = 1 << 20;
 
 const HANDSHAKE: &str = "contracts by handshake are not built into this version";
 const ENVELOPE: &str = "the envelope style is not built into this version";
-const MTLS: &str = "mutual TLS is not built into this version";
 const CONNECT: &str = "certificates from Consul Connect are not built into this version";
 const PROXYING: &str = "absolute-form targets are not built into this version";
 const SIGNATURES: &str = "signatures are not built into this version";
@@ -162,12 +161,12 @@ pub static KEYS: &[Key] = &[
     key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone").except(&["envelope"], ENVELOPE),
     key("application.contract[].validate.input", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a request that breaks the contract leads to"),
     key("application.contract[].validate.output", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a reply that breaks the contract leads to"),
-    key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call").later(MTLS),
+    key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call, as their certificates have them; `*` for all"),
 
     key("inbound.listen", Kind::Listen, r#""0.0.0.0:7401""#, "where peers call"),
     key("inbound.advertise", Kind::Advertise, r#""""#, "host, port or host:port given to others; empty: the node address Consul knows"),
     key("inbound.passthrough", Kind::UrlPrefixes, "[]", "path prefixes proxied unvalidated"),
-    key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks"),
+    key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks; with TLS mtls unless told otherwise"),
 
     key("outbound.listen", Kind::LocalListen, r#""127.0.0.1:7402""#, "where the application calls others"),
     key("outbound.allow_hosts", Kind::Texts, "[]", "absolute-form targets beside *.hermes").later(PROXYING),

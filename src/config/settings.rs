@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::identity::{Secret, tls};
+use crate::identity::{Allow, Secret, tls};
 use crate::socket::Address;
 
 use super::address::{Advertise, CollectorTarget, Upstream};
@@ -90,6 +90,7 @@ pub struct ContractSource {
     pub path: String,
     pub input: Validate,
     pub output: Validate,
+    pub allow: Allow,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::keys::{KEYS, Rule};
 use super::*;
+use crate::identity::Allow;
 
 const CONTRACT: &str = r#"{"id": "fraud-detection-v1.0", "version": "1.0.0"}"#;
 
@@ -101,6 +102,7 @@ fn a_service_needs_four_lines() {
             path: "/api/v1/risk".to_owned(),
             input: Validate::Strict,
             output: Validate::Strict,
+            allow: Allow::All,
         }]
     );
     assert_eq!(settings.spool.path, Path::new("/run/state/spool.db"));
@@ -229,7 +231,23 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[inbound]\ntrust_context = 'mtls'",
-            "2 inbound.trust_context: mutual TLS is not built into this version",
+            "2 inbound.trust_context: needs tls.mode = \"files\"",
+        ),
+        (
+            "[[application.contract]]\nfile = 'fraud.json'\npath = '/x'\nallow = ['shop']",
+            "4 application.contract[0].allow: needs tls.mode = \"files\"",
+        ),
+        (
+            "[[application.contract]]\nfile = 'fraud.json'\npath = '/x'\nallow = ['Shop']",
+            "4 application.contract[0].allow: names no application with \"Shop\": must be",
+        ),
+        (
+            "[[application.contract]]\nfile = 'fraud.json'\npath = '/x'\nallow = []",
+            "4 application.contract[0].allow: lets nobody call",
+        ),
+        (
+            "consul.checks = ['ttl', 'http']\n[tls]\nmode = 'files'\ncert = 'a'\nkey = 'b'\nca = 'c'",
+            "1 consul.checks: cannot hold \"http\" with tls.mode",
         ),
         (
             "[tls]\nmode = 'files'\ncert = 'a'\nkey = 'b'",
@@ -438,13 +456,13 @@ fn variables_hold_toml_where_a_text_would_not_do() {
         settings
             .inbound
             .trust_context
-            .believes("10.1.2.3".parse().unwrap())
+            .believes("10.1.2.3".parse().unwrap(), false)
     );
     assert!(
         !settings
             .inbound
             .trust_context
-            .believes("11.1.2.3".parse().unwrap())
+            .believes("11.1.2.3".parse().unwrap(), false)
     );
 }
 

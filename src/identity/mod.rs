@@ -11,4 +11,4 @@ pub mod web;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
 pub use secret::Secret;
-pub use trust::{Network, NotANetwork, Trust};
+pub use trust::{Allow, Network, NotANetwork, Trust};

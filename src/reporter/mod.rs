@@ -82,7 +82,9 @@ enum Setback {
         reason: String,
         wait: Option<Duration>,
     },
-    #[error("the collector denies access (status {0}); check spool.token_file")]
+    #[error(
+        "the collector denies access (status {0}); check spool.token_file and, under TLS, whom the certificate is for"
+    )]
     Denied(u16),
     #[error("the spool cannot be used")]
     Spool(#[from] StoreError),

@@ -1,5 +1,11 @@
 //! Certificates: what is refused at the start, who is let in, and files that change under load.
 
+mod house;
+mod peers;
+mod renewal;
+
+pub use renewal::renewed_under_load;
+
 use crate::support::authority::{Authority, Leaf, Order, TlsFiles};
 use crate::support::consul::Consul;
 use crate::support::program;

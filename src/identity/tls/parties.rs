@@ -36,6 +36,8 @@ pub enum Alpn {
     /// HTTP/2 before HTTP/1.1.
     Any,
     Http1,
+    /// HTTP/2 and nothing else, for those whose meaning depends on it.
+    Http2,
 }
 
 /// How a collector was found, which decides whom its certificate may be for.
@@ -63,6 +65,7 @@ pub(super) struct Parties {
     optional: Arc<ServerConfig>,
     any: Arc<ClientConfig>,
     http1: Arc<ClientConfig>,
+    http2: Arc<ClientConfig>,
     by_url: Arc<ClientConfig>,
     by_lookup: Arc<ClientConfig>,
 }
@@ -84,6 +87,7 @@ impl Parties {
             optional: server(true)?,
             any: client(Callee::Asked, &[H2, HTTP1])?,
             http1: client(Callee::Asked, &[HTTP1])?,
+            http2: client(Callee::Asked, &[H2])?,
             by_url: client(Callee::NamedOrHost(COLLECTOR), &[HTTP1])?,
             by_lookup: client(Callee::Named(COLLECTOR), &[HTTP1])?,
         })
@@ -100,6 +104,7 @@ impl Parties {
         match alpn {
             Alpn::Any => &self.any,
             Alpn::Http1 => &self.http1,
+            Alpn::Http2 => &self.http2,
         }
     }
 

@@ -3,6 +3,7 @@
 //! Chain, dates and the leaf's not being an issuer are webpki's to judge, always and first; then
 //! comes the name. Nothing here switches any of it off.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -61,8 +62,19 @@ impl Rule {
     }
 }
 
+/// A refusal that logs show as a sentence: rustls shows errors of others as they debug.
+#[derive(thiserror::Error)]
+#[error(transparent)]
+struct Refused(NameError);
+
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 fn refused(why: NameError) -> Error {
-    CertificateError::Other(OtherError(Arc::new(why))).into()
+    CertificateError::Other(OtherError(Arc::new(Refused(why)))).into()
 }
 
 /// Judges those who call us.

@@ -22,7 +22,7 @@ use super::upstream::Upstream;
 use crate::admission;
 use crate::context::{AgentName, Fields};
 use crate::contract::Compiled;
-use crate::identity::Trust;
+use crate::identity::{Allow, Trust};
 use crate::lifecycle::Observer;
 use crate::socket::{Peer, Serve, Speaks};
 use crate::task::Problem;
@@ -42,6 +42,7 @@ pub struct Served {
     pub path: String,
     pub input: Mode,
     pub output: Mode,
+    pub allow: Allow,
     pub standing: admission::Reader,
     pub meters: Arc<metrics::Contract>,
     /// `ID@VERSION`.
@@ -59,6 +60,7 @@ impl Served {
         contract: Arc<Compiled>,
         route: (Method, String),
         (input, output): (Mode, Mode),
+        allow: Allow,
         instance: String,
         standing: admission::Reader,
         meters: Arc<metrics::Contract>,
@@ -77,6 +79,7 @@ impl Served {
             path,
             input,
             output,
+            allow,
             standing,
             meters,
         }
@@ -96,6 +99,8 @@ pub struct Config {
     /// Path prefixes that go to the application unchecked.
     pub passthrough: Vec<String>,
     pub trust: Trust,
+    /// Every peer proves its name by a certificate; one that has none is refused.
+    pub is_secured: bool,
     pub forward_path: bool,
     pub protocol: Protocol,
     pub limits: Limits,
@@ -200,13 +205,28 @@ impl Inbound {
         Route::Nowhere(Trouble::new(Problem::NotFound, detail))
     }
 
-    /// Reads the context of a peer that is believed; others have none.
+    /// Reads the context of a peer that is believed; of others only the name is known, if proven.
     fn context(&self, head: &Parts, peer: &Peer) -> Result<Fields, Trouble> {
-        if !self.config.trust.believes(peer.ip()) {
-            return Ok(Fields::default());
+        let mut fields = match self.config.trust.believes(peer.ip(), peer.name.is_some()) {
+            true => Fields::from_headers(&head.headers)
+                .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))?,
+            false => Fields::default(),
+        };
+        if let Some(name) = &peer.name {
+            // What the certificate proves goes over what the request says.
+            fields.application = Some(name.to_string());
+            fields.requester.get_or_insert_with(|| name.to_string());
         }
-        Fields::from_headers(&head.headers)
-            .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
+        Ok(fields)
+    }
+
+    /// Refuses a peer that should have proven its name and has not.
+    fn check_proof(&self, peer: &Peer) -> Result<(), Trouble> {
+        if self.config.is_secured && peer.name.is_none() {
+            let detail = "the certificate shown when this connection began proves no name any more";
+            return Err(Trouble::new(Problem::Forbidden, detail).executed(false));
+        }
+        Ok(())
     }
 
     /// Finishes the head of a request to the application.
@@ -264,6 +284,13 @@ impl Inbound {
             let names = Fields::default();
             return self.turn_away(&trouble, &names, &head, body).await;
         }
+        if let Err(trouble) = self.check_proof(peer) {
+            let names = Fields::default();
+            let mut refusal = self.turn_away(&trouble, &names, &head, body).await;
+            let close = HeaderValue::from_static("close");
+            refusal.headers_mut().insert(CONNECTION, close);
+            return refusal;
+        }
         if headers::has_passed(&head.headers, &self.config.pseudonym) {
             let detail = "the request has passed this listener before";
             let trouble = Trouble::new(Problem::Loop, detail);
@@ -281,7 +308,7 @@ impl Inbound {
         match self.route(&head, fields.agent.as_ref()) {
             Route::Nowhere(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
             Route::Passthrough => {
-                let response = self.pass_through(head, body).await;
+                let response = self.pass_through(head, body, fields.application).await;
                 self.count(response.status().as_u16(), began);
                 response
             }

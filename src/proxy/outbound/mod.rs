@@ -5,6 +5,7 @@ mod choice;
 mod inherit;
 mod passthrough;
 mod request;
+mod secure;
 
 use super::active::{Active, Parent};
 use super::attempt::Recorder;
@@ -20,6 +21,7 @@ use crate::consul::Instance;
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Directory};
 use crate::identity::local;
+use crate::identity::tls::Tls;
 use crate::socket::{Address, Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
@@ -51,6 +53,8 @@ pub struct Outbound {
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
     upstreams: Upstreams,
+    /// What instances that speak mutual TLS are called with.
+    tls: Option<Arc<Tls>>,
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
@@ -74,7 +78,7 @@ impl Outbound {
         config: Config,
         recorder: Arc<Recorder>,
         directory: Arc<Directory>,
-        upstreams: Upstreams,
+        (upstreams, tls): (Upstreams, Option<Arc<Tls>>),
         active: Arc<Active>,
         keeper: Keeper,
         tunnels: Tunnels,
@@ -87,6 +91,7 @@ impl Outbound {
             recorder,
             directory,
             upstreams,
+            tls,
             active,
             keeper,
             tunnels,
@@ -94,11 +99,15 @@ impl Outbound {
     }
 
     /// Returns the connections to another sidecar.
-    fn peer(&self, instance: &Instance) -> Arc<Upstream> {
-        self.upstreams.at(Endpoint {
+    fn peer(&self, instance: &Instance) -> Result<Arc<Upstream>, Trouble> {
+        let tls = secure::client(self.tls.as_ref(), instance).map_err(|error| {
+            tracing::warn!(instance = &*instance.id, %error, "an instance cannot be called");
+            Trouble::new(Problem::UpstreamUnreachable, error.to_string()).executed(false)
+        })?;
+        Ok(self.upstreams.at(Endpoint {
             place: Place::Tcp(instance.authority()),
-            tls: None,
-        })
+            tls,
+        }))
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {

@@ -1,5 +1,6 @@
 //! A sidecar process of one's own.
 
+use super::authority::TlsFiles;
 use super::client::{client, succeeds};
 use super::port::free_port;
 use super::process::{Process, STARTS};
@@ -50,6 +51,11 @@ impl Sidecar {
     /// Returns the address that peers call.
     pub fn inbound_url(&self) -> String {
         format!("http://{}", self.listen("inbound"))
+    }
+
+    /// Returns the address that peers with a certificate call.
+    pub fn secure_inbound_url(&self) -> String {
+        format!("https://{}", self.listen("inbound"))
     }
 
     /// Returns the address that its application calls.
@@ -157,6 +163,12 @@ impl Setup {
         let section = self.config[section].as_table_mut().unwrap();
         section.remove(name).expect("the key was set");
         self
+    }
+
+    /// Speaks mutual TLS with these certificates.
+    pub fn tls(self, files: &TlsFiles) -> Self {
+        let settings = files.settings().into_iter();
+        settings.fold(self, |setup, (key, value)| setup.set(key, value))
     }
 
     /// Sets a variable of the process's environment.
