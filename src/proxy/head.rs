@@ -74,12 +74,21 @@ fn check_framing(headers: &HeaderMap) -> Result<(), Trouble> {
     Err(Trouble::new(Problem::BadRequest, detail))
 }
 
-/// An HTTP/1.1 request has exactly one valid Host (RFC 9112 section 3.2).
+/// An HTTP/1.1 request has exactly one valid Host (RFC 9112 section 3.2); an HTTP/2 one may have
+/// one beside `:authority` if both say the same (RFC 9113 section 8.3.1).
 fn check_host(head: &Parts) -> Result<(), Trouble> {
+    let authority = head.uri.authority().map(|authority| authority.as_str());
+    if head.version == Version::HTTP_2
+        && let (Some(host), Some(authority)) = (head.headers.get(HOST), authority)
+        && !host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())
+    {
+        let detail = "Host and :authority name two hosts; leave Host out";
+        return Err(Trouble::new(Problem::BadRequest, detail));
+    }
     let mut hosts = head.headers.get_all(HOST).iter();
     let sound = match (hosts.next(), hosts.next()) {
         (Some(host), None) => is_authority(host.as_bytes()),
-        (None, _) => head.version < Version::HTTP_11 || head.uri.authority().is_some(),
+        (None, _) => head.version < Version::HTTP_11 || authority.is_some(),
         _ => false,
     };
     if sound {
@@ -121,6 +130,10 @@ mod tests {
         assert_eq!(verdict(|r| r.header("host", "a@b")), 400);
         assert_eq!(verdict(|r| r.header("host", "[::1]:80")), 200);
         assert_eq!(verdict(|r| r.version(Version::HTTP_10)), 200);
+        let http2 = |r: http::request::Builder| r.version(Version::HTTP_2).uri("http://a:7401/api");
+        assert_eq!(verdict(http2), 200);
+        assert_eq!(verdict(|r| http2(r).header("host", "A:7401")), 200);
+        assert_eq!(verdict(|r| http2(r).header("host", "b")), 400);
         assert_eq!(verdict(|r| host(r).uri("/a/../b")), 400);
         assert_eq!(
             verdict(|r| host(r).uri(format!("/{}", "a".repeat(17_000)))),

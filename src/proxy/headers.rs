@@ -13,6 +13,9 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 
 /// Removes what concerns one connection only, first of all what `Connection` names.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // `TE: trailers` is the one value that means something to the next hop; `Connection` names
+    // the field in any case (RFC 9110 section 10.1.4).
+    let trailers = takes_trailers(headers);
     if headers.contains_key(CONNECTION) {
         for name in named_by_connection(headers) {
             // A request without Host would be none (RFC 9112 section 3.2).
@@ -22,10 +25,6 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    // `TE: trailers` is the one value that means something to the next hop.
-    let trailers = headers
-        .get(TE)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
     for name in [
         KEEP_ALIVE,
         PROXY_CONNECTION,
@@ -40,6 +39,12 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
+}
+
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(TE).iter();
+    let mut codings = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {

@@ -4,9 +4,9 @@ use super::shared::InUse;
 use super::{Error, Upstream};
 use crate::proxy::body::Body;
 use crate::socket::Speaks;
-use http::header::HOST;
+use http::header::{CONNECTION, HOST, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use std::sync::Arc;
@@ -44,6 +44,11 @@ impl Lease {
         self.kept
     }
 
+    /// Says whether the peer may turn a request away unseen.
+    pub fn may_be_refused(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
+    }
+
     /// Returns what was asked to be spoken on it.
     pub fn speaks(&self) -> Speaks {
         self.speaks
@@ -56,6 +61,7 @@ impl Lease {
         let sent = match &mut self.sender {
             Sender::Http1(sender) => {
                 *request.version_mut() = Version::HTTP_11;
+                name_te(request.headers_mut());
                 sender.try_send_request(request).await
             }
             Sender::Http2(shared) => {
@@ -121,9 +127,20 @@ impl Upstream {
     }
 }
 
-/// Finds out whether the peer closed the stream before it did anything for it.
+/// TE concerns one connection only, and a sender says so (RFC 9110 section 10.1.4).
+fn name_te(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) && !headers.contains_key(CONNECTION) {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+}
+
+/// Finds out whether the peer closed the stream before it did anything for it, or the connection
+/// with a GOAWAY that leaves the stream out (RFC 9113 section 6.8).
 fn is_refused(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
     let stream = source.and_then(|source| source.downcast_ref::<h2::Error>());
-    stream.is_some_and(|error| error.reason() == Some(h2::Reason::REFUSED_STREAM))
+    stream.is_some_and(|error| {
+        let left_out = error.is_go_away() && error.is_remote();
+        left_out || error.reason() == Some(h2::Reason::REFUSED_STREAM)
+    })
 }

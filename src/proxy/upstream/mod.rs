@@ -4,9 +4,9 @@
 //! - HTTP/2: a few connections are shared by all exchanges, the least busy one first
 //! - at most a stated number is kept, each for a bounded time; an old one is let go unused, and
 //!   so is every one from before a change of keys or roots
-//! - a request that was never written, because a kept connection had died, goes out once more on
-//!   a fresh one (RFC 9110 section 9.2.2 allows what was not acted upon); anything later is the
-//!   retry rule's business
+//! - a request that was never written, because a kept connection had died, or that the peer says
+//!   it did not look at (RFC 9113 section 8.7), goes out once more on a fresh one (RFC 9110
+//!   section 9.2.2 allows what was not acted upon); anything later is the retry rule's business
 //! - elsewhere: deadlines and what a failure means for the call (`forward`)
 
 mod by_address;
@@ -124,12 +124,7 @@ impl Upstream {
         if let Some(lease) = self.kept(speaks) {
             return Ok(lease);
         }
-        let may_share = match speaks {
-            Speaks::Http1 => false,
-            Speaks::Http2 => true,
-            Speaks::Either => self.endpoint.tls.is_some(),
-        };
-        if !may_share {
+        if !self.may_share(speaks) {
             return self.fresh(speaks).await;
         }
         // The semaphore is never closed.
@@ -137,6 +132,15 @@ impl Upstream {
         match self.kept(speaks) {
             Some(lease) => Ok(lease),
             None => self.fresh(speaks).await,
+        }
+    }
+
+    /// Says whether HTTP/2 may be spoken.
+    fn may_share(&self, speaks: Speaks) -> bool {
+        match speaks {
+            Speaks::Http1 => false,
+            Speaks::Http2 => true,
+            Speaks::Either => self.endpoint.tls.is_some(),
         }
     }
 
@@ -200,9 +204,9 @@ impl Upstream {
     }
 
     fn kept(self: &Arc<Self>, speaks: Speaks) -> Option<Lease> {
-        let shared = match speaks {
-            Speaks::Http1 => None,
-            Speaks::Http2 | Speaks::Either => self.shared(),
+        let shared = match self.may_share(speaks) {
+            true => self.shared(),
+            false => None,
         };
         let sender = match (shared, speaks) {
             (Some(shared), _) => Sender::Http2(shared),

@@ -19,6 +19,7 @@ pub mod link;
 pub mod load;
 pub mod metric;
 pub mod pair;
+pub mod polyglot;
 pub mod port;
 pub mod process;
 pub mod program;

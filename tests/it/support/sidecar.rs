@@ -238,6 +238,13 @@ impl Setup {
         let directory = TempDir::with_prefix("hermes-sidecar-").unwrap();
         let mut config = self.config.clone();
         for section in ["inbound", "outbound", "admin"] {
+            // Where a test wants a unix socket it says so.
+            if config
+                .get(section)
+                .is_some_and(|s| s.get("listen").is_some())
+            {
+                continue;
+            }
             let listen = format!("127.0.0.1:{}", free_port());
             put(&mut config, &format!("{section}.listen"), listen.into());
         }
