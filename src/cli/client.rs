@@ -7,8 +7,9 @@ use std::time::Duration;
 use reqwest::{RequestBuilder, StatusCode, redirect};
 
 use crate::config::{Addresses, Source};
+use crate::identity::tls::{self, Found, Tls};
 
-use super::exit::Failure;
+use super::exit::{Failure, chain};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Beyond it an answer is not ours.
@@ -39,11 +40,30 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
 
 /// Makes a client that never goes through a proxy, which may be the sidecar itself, and follows nobody.
 pub(super) fn http(timeout: Duration) -> Result<reqwest::Client, Failure> {
+    let built = builder(timeout).build();
+    built.map_err(|error| Failure::bug(&error))
+}
+
+fn builder(timeout: Duration) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(timeout)
+}
+
+/// The same for the collector: with `tls` an `https` one is shown our certificate.
+pub(super) fn collector(
+    timeout: Duration,
+    tls: Option<tls::Config>,
+) -> Result<reqwest::Client, Failure> {
+    let Some(config) = tls else {
+        return http(timeout);
+    };
+    let tls = Tls::open(config).map_err(|error| Failure::Usage(chain(&error)))?;
+    let config = (*tls.reporter(Found::ByUrl)).clone();
+    builder(timeout)
+        .tls_backend_preconfigured(config)
         .build()
         .map_err(|error| Failure::bug(&error))
 }

@@ -8,6 +8,7 @@
 mod address;
 mod connect;
 mod head_timer;
+mod linger;
 mod listener;
 mod peer;
 mod routes;

@@ -4,9 +4,11 @@
 //! - a TLS handshake and a head must each be complete `header_timeout` after they began, or the
 //!   connection closes without an answer; an idle connection closes after `idle_timeout`
 //! - from the moment the process leaves, or our keys or roots are others than those the connection
-//!   began with, every reply asks the peer to close it: `Connection: close`, or GOAWAY
+//!   began with, every reply asks the peer to close it: `Connection: close`, or GOAWAY; no
+//!   connection is reset under a peer that is still sending then
 
 use super::head_timer::HeadTimer;
+use super::linger::Lingering;
 use super::listener::Listener;
 use super::peer::Peer;
 use super::stream::Stream;
@@ -203,8 +205,9 @@ impl<S: Serve> Door<S> {
     async fn speak(&self, stream: Stream, peer: Peer, place: Occupied, renewal: Renewal) {
         let limits = &self.limits;
         let traffic = Traffic::new();
+        let owner = self.streams.0.clone();
         let io = HeadTimer::new(
-            stream,
+            Lingering::new(stream, traffic.clone(), owner),
             traffic.clone(),
             limits.idle_timeout,
             limits.header_timeout,
@@ -221,6 +224,7 @@ impl<S: Serve> Door<S> {
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = self.farewell(&traffic, &renewal) => {
+                traffic.says_farewell();
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection => ended,

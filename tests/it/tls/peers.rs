@@ -5,6 +5,7 @@ use crate::support::authority::{Authority, Order};
 use crate::support::client::{client, secure_client};
 use crate::support::collector::Collector;
 use crate::support::contract::{fraud_input, fraud_output};
+use crate::support::program;
 use crate::support::reply::Reply;
 use crate::support::road::{AGENT, ROUTE};
 use crate::support::wait::wait_until;
@@ -12,6 +13,7 @@ use reqwest::{StatusCode, Version};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
@@ -33,6 +35,14 @@ async fn calls_and_reports_go_by_certificate() {
     assert_eq!(told["hermes-requester"], "\"payment\"");
     let task = house.collector.wait_task("t-1", "completed", WITHIN).await;
     assert_eq!(task["chain"], "ok");
+    // The command shows the certificate of the config file.
+    let output = Command::new(program::hermes())
+        .args(["task", "t-1", "--collector", &house.collector.url(), "-c"])
+        .arg(house.caller.config_file())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("completed"), "{told} {output:?}");
 
     let registered = house.consul.passing(AGENT).await;
     assert_eq!(registered[0]["Service"]["Meta"]["hermes_proto"], "https");

@@ -22,6 +22,7 @@ use authority::{Authority, Leaf, Order, TlsFiles, replace};
 
 // The outside tests issue their certificates in the same way.
 #[path = "../../../../tests/it/support/authority.rs"]
+#[expect(dead_code, reason = "it is offered whole, for both kinds of test")]
 mod authority;
 mod peers;
 mod renewal;
