@@ -1,7 +1,6 @@
 //! Routes of the admin listeners.
 
 use super::{Check, Command, House};
-use crate::identity::local;
 use crate::telemetry::log;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -32,6 +31,7 @@ pub fn router(house: Arc<House>) -> Router {
         .route("/log-level", get(log_level).put(set_log_level))
         .route("/drain", post(drain))
         .route("/quit", post(quit))
+        .route("/reload", post(reload))
         .fallback(nothing_here)
         .layer(middleware::from_fn_with_state(house.clone(), guard))
         .with_state(house)
@@ -48,7 +48,7 @@ pub fn public(house: Arc<House>) -> Router {
 
 /// Keeps other sites' pages out, and commands without their header.
 async fn guard(State(house): State<Arc<House>>, request: Request, next: Next) -> Response {
-    let checked = local::check(request.headers(), request.uri(), house.own_address.ip());
+    let checked = house.local.check(request.headers(), request.uri());
     if let Err(refused) = checked {
         return problem(StatusCode::FORBIDDEN, "host-refused", &refused.to_string());
     }
@@ -75,7 +75,7 @@ fn problem(status: StatusCode, kind: &str, detail: &str) -> Response {
 
 async fn nothing_here() -> Response {
     let detail = "here are /metrics /live /ready /ready/outbound /config /contracts /instances \
-                  /tasks/active /spool /log-level, and POST /drain /quit";
+                  /tasks/active /spool /log-level, and POST /drain /reload /quit";
     problem(StatusCode::NOT_FOUND, "not-found", detail)
 }
 
@@ -113,7 +113,7 @@ fn code(ok: bool) -> StatusCode {
 }
 
 async fn config(State(house): State<Arc<House>>) -> Json<Value> {
-    Json(house.config.clone())
+    Json((house.config)())
 }
 
 async fn contracts(State(house): State<Arc<House>>) -> Json<Value> {
@@ -203,6 +203,22 @@ async fn drain(State(house): State<Arc<House>>) -> Response {
 
 async fn quit(State(house): State<Arc<House>>) -> Response {
     tell(&house, Command::Quit).await
+}
+
+/// Reads the settings again. They are files, so this is not for the runtime's own threads.
+async fn reload(State(house): State<Arc<House>>) -> Response {
+    match tokio::task::spawn_blocking(move || (house.reload)()).await {
+        Ok(Ok(reloaded)) => Json(reloaded).into_response(),
+        Ok(Err(problems)) => problem(
+            StatusCode::BAD_REQUEST,
+            "bad-settings",
+            &problems.join("\n"),
+        ),
+        Err(error) => {
+            let detail = error.to_string();
+            problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &detail)
+        }
+    }
 }
 
 async fn tell(house: &House, command: Command) -> Response {

@@ -9,7 +9,7 @@ mod api;
 pub use api::{public, router};
 
 use crate::contract::watch::Directory;
-use crate::socket::Address;
+use crate::identity::local::Local;
 use crate::spool::Spool;
 use crate::telemetry::metrics::Sidecar;
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub struct Check {
 pub enum Command {
     /// Leave Consul; who comes all the same is served, and the process stays.
     Drain,
-    /// Stop as at SIGTERM.
+    /// Stop as soon as nothing runs: the work is done.
     Quit,
 }
 
@@ -40,7 +40,7 @@ pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 /// What the listener shows and whom it tells.
 pub struct House {
-    pub own_address: Address,
+    pub local: Local,
     pub metrics: Arc<Sidecar>,
     pub spool: Spool,
     pub directory: Arc<Directory>,
@@ -48,6 +48,8 @@ pub struct House {
     pub outbound_ready: Ask<Check>,
     pub contracts: Ask<Value>,
     pub active: Ask<Value>,
-    pub config: Value,
+    pub config: Ask<Value>,
+    /// Reads the settings again: what came of it, or every fault.
+    pub reload: Ask<Result<Value, Vec<String>>>,
     pub commands: mpsc::Sender<Command>,
 }

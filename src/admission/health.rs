@@ -43,6 +43,30 @@ pub struct Config {
     pub failures: u32,
 }
 
+impl Config {
+    /// Makes a client that asks the application, with this much time for each answer.
+    pub(super) fn client(&self, within: Duration) -> Result<reqwest::Client, reqwest::Error> {
+        let mut builder = reqwest::Client::builder();
+        if let Some(path) = &self.unix {
+            builder = builder.unix_socket(path.as_path());
+        }
+        if let Some(tls) = &self.tls {
+            builder = builder.tls_backend_preconfigured(tls.clone());
+        }
+        if self.http2 {
+            builder = builder.http2_prior_knowledge();
+        }
+        builder
+            .no_proxy()
+            .default_headers(self.headers.clone())
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(within)
+            // An idle connection may be closed by the application at any time; asking is rare.
+            .pool_max_idle_per_host(0)
+            .build()
+    }
+}
+
 /// What is known of the application.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Health {
@@ -89,25 +113,7 @@ pub struct Prober {
 impl Prober {
     /// Makes the worker and the value it keeps up to date.
     pub fn new(config: Config) -> Result<(Self, watch::Receiver<Health>), Error> {
-        let mut builder = reqwest::Client::builder();
-        if let Some(path) = &config.unix {
-            builder = builder.unix_socket(path.as_path());
-        }
-        if let Some(tls) = &config.tls {
-            builder = builder.tls_backend_preconfigured(tls.clone());
-        }
-        if config.http2 {
-            builder = builder.http2_prior_knowledge();
-        }
-        let client = builder
-            .no_proxy()
-            .default_headers(config.headers.clone())
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(config.timeout)
-            // An idle connection may be closed by the application at any time; asking is rare.
-            .pool_max_idle_per_host(0)
-            .build()
-            .map_err(Error::Client)?;
+        let client = config.client(config.timeout).map_err(Error::Client)?;
         let (health, reader) = watch::channel(Health::Unknown);
         let prober = Self {
             config,

@@ -15,7 +15,7 @@ pub struct Judge {
     pub config: Arc<Config>,
     pub ours: Ours,
     /// All versions this sidecar serves: a bare health version must be one of them.
-    pub versions: Vec<semver::Version>,
+    pub versions: watch::Receiver<Vec<semver::Version>>,
     pub metrics: Arc<Sidecar>,
     pub health: watch::Receiver<Health>,
     pub lifecycle: Observer,
@@ -30,6 +30,8 @@ impl Judge {
         loop {
             tokio::select! {
                 () = leaving.reached(Phase::Leaving) => break,
+                // Without its sender it changes no more, and the others go on.
+                Ok(()) = self.versions.changed() => self.judge(),
                 changed = self.health.changed() => match changed {
                     Ok(()) => self.judge(),
                     // Without a prober nothing new will be known.
@@ -88,7 +90,7 @@ impl Judge {
                 "the health reply names no version, which require_version asks for".to_owned(),
             );
         }
-        let said = versions.conflict(id, &contract.version, &self.versions)?;
+        let said = versions.conflict(id, &contract.version, &self.versions.borrow())?;
         let version = &contract.version;
         Some(format!(
             "the application says it runs {said}, the contract is {version}"

@@ -8,6 +8,7 @@
 //! - elsewhere: how Consul is spoken to (`consul`), who reads the standing (`proxy`, `admin`)
 
 mod beacon;
+mod handshake;
 mod health;
 mod judge;
 mod publication;
@@ -16,6 +17,7 @@ mod registration;
 mod standing;
 
 pub use beacon::{Beacon, shine};
+pub use handshake::{Error as HandshakeError, Handshake, contract_of};
 pub use health::{Config as HealthConfig, Error as HealthError, Health, Prober};
 pub use judge::Judge;
 pub use registrar::{Record, Registrar};

@@ -1,28 +1,30 @@
 //! Putting a sidecar together, bottom-up.
 
 use super::delivery::Delivery;
+use super::handshake::Follower;
 use super::ready::Readiness;
+use super::reload::Reload;
+use super::serving::Serving;
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
 use super::{Error, application, compose};
 use crate::admin::{self, Command};
-use crate::admission::{self, Judge, Ours, Prober, Registrar, Standing};
-use crate::config::{CollectorTarget, Settings, Upstream as Application};
+use crate::admission::{self, Handshake, Prober};
+use crate::config::{CollectorTarget, ContractSource, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome, Poll};
+use crate::contract::Compiled;
 use crate::contract::watch::Directory;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
-use crate::proxy::inbound::{Inbound, Served};
+use crate::proxy::inbound::Inbound;
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
 use crate::socket::{self, Listener, Routes, Serve, ServerTls};
 use crate::spool::Spool;
 use crate::store::Store;
-use crate::task::Timestamp;
 use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
-use http::Method;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -102,7 +104,11 @@ impl Builder {
     }
 
     /// Starts the parts, each on top of those before.
-    pub async fn build(mut self, ours: Vec<Ours>, sockets: Sockets) -> Result<Sidecar, Error> {
+    pub async fn build(
+        mut self,
+        contracts: Vec<Option<Arc<Compiled>>>,
+        sockets: Sockets,
+    ) -> Result<Sidecar, Error> {
         let directory = Directory::open(
             self.client.clone(),
             self.metrics.clone(),
@@ -120,21 +126,37 @@ impl Builder {
             directory: directory.clone(),
             consul_answered: self.consul_answered.clone(),
             health: None,
-            contracts: Vec::new(),
+            contracts: watch::Sender::new(Vec::new()).subscribe(),
         };
         if let (Some(socket), Some(application)) =
             (sockets.inbound, self.settings.application.upstream.clone())
         {
-            self.serve(socket, &application, ours, &recorder, &mut readiness)?;
+            self.serve(socket, &application, contracts, &recorder, &mut readiness)?;
         }
         self.call_others(sockets.outbound, &recorder, &directory);
-        if self.addresses.inbound.is_none() {
+        let is_registered = |source: &ContractSource| source.file().is_some();
+        if !self
+            .settings
+            .application
+            .contracts
+            .iter()
+            .any(is_registered)
+        {
             self.ask_consul();
         }
         if let Some(tls) = self.tls.clone() {
             self.start_without_end("TLS watch", tls.watch());
         }
-        let commands = self.administer(sockets.admin, sockets.public, directory.clone(), readiness);
+        let readiness = Arc::new(readiness);
+        let (admin, public) = (sockets.admin, sockets.public);
+        let reload = Arc::new(Reload::new(self.settings.clone()));
+        let commands = self.administer(
+            admin,
+            public,
+            directory.clone(),
+            readiness.clone(),
+            reload.clone(),
+        );
         let shipper = self.deliver()?;
         self.lifecycle.advance(Phase::Serving);
         let addresses = self.addresses;
@@ -153,6 +175,9 @@ impl Builder {
             lifecycle: self.lifecycle,
             workers: self.workers,
             commands,
+            readiness,
+            reload,
+            left: None,
             metrics: self.metrics,
             spool: self.spool,
             state: self.state,
@@ -192,7 +217,7 @@ impl Builder {
         &mut self,
         socket: Listener,
         application: &Application,
-        ours: Vec<Ours>,
+        contracts: Vec<Option<Arc<Compiled>>>,
         recorder: &Arc<Recorder>,
         readiness: &mut Readiness,
     ) -> Result<(), Error> {
@@ -207,37 +232,26 @@ impl Builder {
             bound,
             self.addresses.public.as_ref(),
         ));
-        let versions: Vec<_> = ours
-            .iter()
-            .map(|ours| ours.contract.contract.version.clone())
-            .collect();
-        let mut served = Vec::with_capacity(ours.len());
-        for (at, ours) in ours.into_iter().enumerate() {
-            let (standing, reader) = watch::channel(Standing::starting());
-            let judge = Judge {
-                config: admission.clone(),
-                ours: ours.clone(),
-                versions: versions.clone(),
-                metrics: self.metrics.clone(),
-                health: health.clone(),
-                lifecycle: self.phase.clone(),
-                standing,
-            };
-            self.start_until_leaving("judge", judge.run());
-            let (registrar, record) = Registrar::new(
-                admission.clone(),
-                ours.clone(),
-                self.client.clone(),
-                self.metrics.clone(),
-                reader.clone(),
-                self.phase.clone(),
-            );
-            let id = ours.contract.contract.id.to_string();
-            readiness.contracts.push((id, reader.clone(), record));
-            self.start_until_leaving("registrar", registrar.run());
-            served.push(self.served(at, &ours, reader));
+        let serving = Arc::new(Serving::new(
+            admission,
+            self.client.clone(),
+            self.metrics.clone(),
+            health,
+            self.instance.clone(),
+            self.settings.application.contracts.clone(),
+        ));
+        readiness.contracts = serving.entries();
+        for (at, contract) in contracts.into_iter().enumerate() {
+            match contract {
+                Some(contract) => {
+                    let workers = serving.take(at, contract, &self.phase);
+                    self.start_until_leaving("judge", workers.judge.run());
+                    self.start_until_leaving("registrar", workers.registrar.run());
+                }
+                None => self.follow(application, at, &serving)?,
+            }
         }
-        let config = compose::inbound(&self.settings, &self.boot, served)?;
+        let config = compose::inbound(&self.settings, &self.boot, serving.roster())?;
         let endpoint = application::endpoint(&self.settings.application, application)?;
         let upstream = Upstream::new(endpoint, KEEP_APPLICATION, self.background.clone());
         let inbound = Arc::new(Inbound::new(
@@ -266,28 +280,24 @@ impl Builder {
         Ok(health)
     }
 
-    fn served(&self, at: usize, ours: &Ours, standing: admission::Reader) -> Served {
-        let source = &self.settings.application.contracts[at];
-        let contract = &ours.contract.contract;
-        let id = contract.id.as_str();
-        let digest = ours.contract.digest.to_string();
-        let digest = digest.trim_start_matches("sha-256:");
-        let team = &self.settings.application.team;
-        self.metrics
-            .serves(team, id, &contract.version.to_string(), digest);
-        let timeout = contract.constraints.timeout;
-        self.metrics.contract_taken(id, timeout, Timestamp::now());
-        let method = source.method.as_str().as_bytes();
-        let method = Method::from_bytes(method).unwrap_or(Method::POST);
-        Served::new(
-            ours.contract.clone(),
-            (method, source.path.clone()),
-            (compose::mode(source.input), compose::mode(source.output)),
-            source.allow.clone(),
-            format!("{}-{}", self.client.layout().service(id), self.instance),
-            standing,
-            self.metrics.contract(Direction::Inbound, id),
-        )
+    /// Asks the application for the contract of one place, and serves that.
+    fn follow(
+        &mut self,
+        upstream: &Application,
+        at: usize,
+        serving: &Arc<Serving>,
+    ) -> Result<(), Error> {
+        let asked = application::health(&self.settings.application, upstream)?;
+        let handshake = Handshake::new(&asked).map_err(|e| Error::Client(Box::new(e)))?;
+        let follower = Follower {
+            serving: serving.clone(),
+            at,
+            handshake,
+            interval: self.settings.application.health_interval,
+        };
+        let following = follower.run(self.phase.clone());
+        self.start_until_leaving("handshake", following);
+        Ok(())
     }
 
     fn call_others(
@@ -314,7 +324,7 @@ impl Builder {
         self.workers.start("outbound listener", listening);
     }
 
-    /// Without contracts nothing else asks Consul, and readiness wants to know that it is there.
+    /// Without contracts (or before they are there) nothing else asks Consul, and readiness wants to know that it is there.
     fn ask_consul(&mut self) {
         let client = self.client.clone();
         let answered = self.consul_answered.clone();
@@ -331,14 +341,15 @@ impl Builder {
         socket: Listener,
         public: Option<Listener>,
         directory: Arc<Directory>,
-        readiness: Readiness,
+        readiness: Arc<Readiness>,
+        reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
-        let readiness = Arc::new(readiness);
         let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
         let active = self.active.clone();
+        let in_force = reload.clone();
         let house = Arc::new(admin::House {
-            own_address: self.addresses.admin.clone(),
+            local: compose::local(&self.settings, &self.addresses.admin),
             metrics: self.metrics.clone(),
             spool: self.spool.clone(),
             directory,
@@ -346,7 +357,12 @@ impl Builder {
             outbound_ready: Box::new(move || outbound_ready.outbound()),
             contracts: Box::new(move || contracts.contracts()),
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
-            config: self.settings.to_json(),
+            config: Box::new(move || in_force.in_force()),
+            reload: Box::new(move || {
+                let reloaded = reload.reload().map_err(|refused| refused.problems())?;
+                reloaded.tell();
+                Ok(reloaded.to_json())
+            }),
             commands,
         });
         if let Some(public) = public {

@@ -12,6 +12,15 @@ use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
 use crate::telemetry::metrics;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Reporters that look it up in Consul do so for each batch; this is for those that just have.
+const HEARD: Duration = Duration::from_secs(1);
+/// For leaving Consul, with the time to be heard; Consul may be away.
+const LEAVE: Duration = Duration::from_secs(4);
+/// For running requests: longer than the listener itself has patience with them.
+const DRAIN: Duration = Duration::from_secs(6);
 
 /// A collector that serves.
 pub struct Collector {
@@ -19,6 +28,8 @@ pub struct Collector {
     lifecycle: Lifecycle,
     workers: Workers,
     collector: Arc<collector::Collector>,
+    /// Told when Consul lists it no more; nothing where Consul never did.
+    left: Option<oneshot::Receiver<()>>,
 }
 
 impl Collector {
@@ -49,10 +60,13 @@ impl Collector {
         workers.start("collector listener", async move {
             serving.serve(listener, secured, stop).await;
         });
-        if own.consul {
-            let proto = proto(tls.as_ref());
-            register(&settings, &address, proto, phase.clone(), &mut workers)?;
-        }
+        let left = match own.consul {
+            true => {
+                let proto = proto(tls.as_ref());
+                register(&settings, &address, proto, phase.clone(), &mut workers)?
+            }
+            false => None,
+        };
         if let Some(tls) = tls {
             watch(tls, phase, &mut workers);
         }
@@ -63,6 +77,7 @@ impl Collector {
             lifecycle,
             workers,
             collector,
+            left,
         })
     }
 
@@ -73,7 +88,11 @@ impl Collector {
 
     /// Carries the collector on until it is asked to stop, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
-        Stoppable::new(|stop| self.run_until(stop))
+        Stoppable::new(|stop| {
+            self.run_until(async {
+                stop.await;
+            })
+        })
     }
 
     /// Carries the collector on until `stop`, then stops it in order.
@@ -82,10 +101,18 @@ impl Collector {
             () = stop => None,
             incident = self.workers.watch() => Some(incident),
         };
-        // The beacon deregisters first; running requests then get their bounded time.
         self.lifecycle.advance(Phase::Leaving);
+        if let Some(left) = self.left.take() {
+            // Its end means that the beacon has failed; nobody is to be waited for then.
+            let heard = async {
+                if left.await.is_ok() {
+                    tokio::time::sleep(HEARD).await;
+                }
+            };
+            tokio::time::timeout(LEAVE, heard).await.ok();
+        }
         self.lifecycle.advance(Phase::Stopping);
-        self.workers.end().await;
+        self.workers.end(DRAIN).await;
         if let Err(error) = self.collector.close().await {
             tracing::warn!(%error, "not closed cleanly; nothing confirmed is lost");
         }
@@ -117,18 +144,19 @@ fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
     });
 }
 
-/// Keeps the collector in Consul, where sidecars may look it up.
+/// Keeps the collector in Consul, where sidecars may look it up; what it returns tells when it
+/// has left.
 fn register(
     settings: &Settings,
     address: &Address,
     proto: &'static str,
     phase: Observer,
     workers: &mut Workers,
-) -> Result<(), Error> {
+) -> Result<Option<oneshot::Receiver<()>>, Error> {
     let client = super::consul(settings)?;
     let (Some(ip), Some(port)) = (address.ip(), address.port()) else {
         tracing::warn!("a unix socket is not registered in Consul: others could not reach it");
-        return Ok(());
+        return Ok(None);
     };
     let host = match ip {
         ip if ip.is_unspecified() => String::new(),
@@ -143,9 +171,12 @@ fn register(
         keep: client.layout().keep(),
     };
     let mut stopping = phase.clone();
+    let (tell, left) = oneshot::channel();
     workers.start("beacon", async move {
         shine(client, beacon, phase).await;
+        // Out of time, nobody waits to be told.
+        tell.send(()).ok();
         stopping.reached(Phase::Stopping).await;
     });
-    Ok(())
+    Ok(Some(left))
 }

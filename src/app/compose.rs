@@ -6,6 +6,7 @@ use crate::config::{self, Settings};
 use crate::consul::{self, Observe, Operation, Outcome};
 use crate::contract::guard;
 use crate::identity::Secret;
+use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
 use crate::reporter;
 use crate::socket::{self, Address};
@@ -19,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The state file: what helps the next start, but is owed to nobody.
 static STATE: Schema = Schema {
@@ -42,10 +44,7 @@ pub fn consul(settings: &config::Consul) -> consul::Config {
     let tls = &settings.tls;
     consul::Config {
         address: settings.address.clone(),
-        token: settings
-            .token
-            .as_ref()
-            .map(|token| token.reveal().to_owned().into()),
+        token: settings.token.clone(),
         token_file: settings.token_file.clone(),
         tls: consul::TlsOptions {
             ca: tls.ca_file.clone(),
@@ -178,10 +177,20 @@ fn pseudonym(side: &str, application: &str, boot: &str) -> HeaderValue {
     HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("hermes"))
 }
 
+/// What a listener of this machine alone may be asked for.
+pub fn local(settings: &Settings, address: &Address) -> Local {
+    let own = match address {
+        Address::Tcp(own) => Some(*own),
+        Address::Unix(_) => None,
+    };
+    let allowed = settings.outbound.allow_hosts.clone();
+    Local { own, allowed }
+}
+
 pub fn inbound(
     settings: &Settings,
     boot: &str,
-    contracts: Vec<inbound::Served>,
+    contracts: watch::Receiver<inbound::Roster>,
 ) -> Result<inbound::Config, Error> {
     let outside = match &settings.application.upstream {
         Some(upstream @ config::Upstream::Https { .. }) => upstream.authority(),
@@ -211,7 +220,7 @@ pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbou
         application: settings.application.name.clone(),
         region: settings.application.region.clone(),
         team: settings.application.team.clone(),
-        own_address,
+        local: local(settings, &own_address),
         limits: intake(&settings.limits),
         pseudonym: pseudonym("out", &settings.application.name, boot),
     }

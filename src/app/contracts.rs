@@ -1,48 +1,60 @@
-//! Reading the contracts this sidecar serves.
+//! Reading the contracts this sidecar serves from files.
 
 use super::Error;
-use crate::admission::Ours;
 use crate::config::ContractSource;
-use crate::contract::{Cache, Contract};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Cache, Compiled};
+use std::path::Path;
 use std::sync::Arc;
 
-/// Reads and compiles every contract file; the first with faults ends the start.
-pub fn load(sources: &[ContractSource]) -> Result<Vec<Ours>, Error> {
+/// Reads and compiles every contract file, in the order of `sources`; the first with faults ends
+/// the start. A contract that the application hands out is nothing yet.
+pub fn load(sources: &[ContractSource]) -> Result<Vec<Option<Arc<Compiled>>>, Error> {
     let cache = Cache::new();
-    let mut loaded: Vec<Ours> = Vec::with_capacity(sources.len());
+    let mut loaded: Vec<Option<Arc<Compiled>>> = Vec::with_capacity(sources.len());
     for source in sources {
-        let ours = read(source, &cache)?;
-        let id = &ours.contract.contract.id;
+        let Some(file) = source.file() else {
+            loaded.push(None);
+            continue;
+        };
+        let contract = read(file, source, &cache)?;
+        let id = &contract.contract.id;
         // Both would register under one id and undo each other.
-        if loaded.iter().any(|other| other.contract.contract.id == *id) {
+        let mut others = loaded.iter().flatten();
+        if others.any(|other| other.contract.id == *id) {
             return Err(Error::ContractTwice {
-                path: source.file.clone(),
+                path: file.to_owned(),
                 id: id.to_string(),
             });
         }
-        loaded.push(ours);
+        loaded.push(Some(contract));
     }
     Ok(loaded)
 }
 
-fn read(source: &ContractSource, cache: &Cache) -> Result<Ours, Error> {
-    let path = || source.file.clone();
-    let bytes = std::fs::read(&source.file).map_err(|source| Error::ReadContract {
+fn read(file: &Path, source: &ContractSource, cache: &Cache) -> Result<Arc<Compiled>, Error> {
+    let path = || file.to_owned();
+    let bytes = std::fs::read(file).map_err(|source| Error::ReadContract {
         path: path(),
         source,
     })?;
-    let contract = Contract::from_slice(&bytes).map_err(|problems| Error::Contract {
+    let wanted = Wanted {
+        agent: None,
+        method: source.method.as_str(),
+        path: &source.path,
+    };
+    let read = contract::from_file(&bytes, &wanted);
+    let (contract, warnings) = read.map_err(|problems| Error::Contract {
         path: path(),
         problems: Arc::new(problems),
     })?;
-    let contract = cache
+    for warning in warnings {
+        tracing::warn!(file = %path().display(), "from the OpenAPI document: {warning}");
+    }
+    cache
         .compiled(&contract)
         .map_err(|problems| Error::Contract {
             path: path(),
             problems,
-        })?;
-    Ok(Ours {
-        contract,
-        route: format!("{} {}", source.method.as_str(), source.path),
-    })
+        })
 }

@@ -7,17 +7,22 @@
 
 mod application;
 mod build;
+mod child;
 mod collector;
 mod compose;
 mod contracts;
 mod delivery;
+mod handshake;
 mod ready;
+mod reload;
+mod serving;
 mod sidecar;
 mod signals;
 mod sockets;
 mod tls;
 mod workers;
 
+pub use child::{BECOME, Launch};
 pub use collector::Collector;
 pub use compose::consul as consul_config;
 pub use sidecar::Sidecar;
@@ -30,6 +35,8 @@ use crate::devregistry;
 use crate::socket::{Address, BindError};
 use crate::store::OpenError;
 use crate::telemetry::log;
+use child::Program;
+use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -103,20 +110,25 @@ pub enum Error {
 }
 
 /// Lets the process have as many open files as the system allows it: the customary soft limit of
-/// 1024 is far below `limits.max_connections`.
-fn raise_open_files() {
+/// 1024 is far below `limits.max_connections`. Returns the limit that was there, if it is another.
+fn raise_open_files() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+    if limit.current == limit.maximum {
+        return None;
+    }
+    if setrlimit(Resource::Nofile, raised).is_err() {
         tracing::warn!(
             limit = limit.current,
             "the limit on open files could not be raised"
         );
+        return None;
     }
+    limit.current
 }
 
 /// Starts logging as the settings say.
@@ -140,6 +152,20 @@ pub async fn ask_application(
     Ok(prober.ask_once().await?)
 }
 
+/// Asks the application once for its contract, as a start does; returns its id and version.
+pub async fn ask_contract(
+    application: &config::Application,
+    upstream: &config::Upstream,
+) -> Result<(String, String), Box<dyn std::error::Error + Send + Sync>> {
+    let config = application::health(application, upstream)?;
+    let reply = crate::admission::Handshake::new(&config)?.ask().await?;
+    let asked = application.contracts.iter().find(|c| c.file().is_none());
+    let (method, path) = asked.map_or(("", ""), |c| (c.method.as_str(), c.path.as_str()));
+    let compiled = crate::admission::contract_of(&reply, method, path)?;
+    let contract = &compiled.contract;
+    Ok((contract.id.to_string(), contract.version.to_string()))
+}
+
 /// Runs a sidecar until it is told to stop.
 pub async fn run(settings: Settings) -> Result<(), Error> {
     start_log(&settings)?;
@@ -147,6 +173,18 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let sidecar = Sidecar::start(settings).await?;
     signals.until_stopped(sidecar.run()).await
+}
+
+/// Runs a sidecar beside `command` until that has gone, and returns its exit code.
+pub async fn run_beside(settings: Settings, command: Vec<OsString>) -> Result<u8, Error> {
+    start_log(&settings)?;
+    let program = Program {
+        words: command,
+        open_files: raise_open_files(),
+    };
+    let mut signals = Signals::listen()?;
+    let sidecar = Sidecar::start(settings).await?;
+    signals.until_stopped(sidecar.run_beside(program)?).await
 }
 
 /// Runs a collector until it is told to stop.
@@ -169,6 +207,9 @@ pub async fn dev_registry(address: SocketAddr, said: impl FnOnce(SocketAddr)) ->
     })?;
     said(listener.local_addr().unwrap_or(address));
     let process = Stoppable::new(|stop| async {
+        let stop = async {
+            stop.await;
+        };
         let served = devregistry::serve(listener, stop).await;
         served.map_err(|error| Error::Client(Box::new(error)))
     });

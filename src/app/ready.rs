@@ -20,8 +20,21 @@ pub struct Readiness {
     pub consul_answered: Arc<AtomicBool>,
     /// Nothing where the application only calls others.
     pub health: Option<watch::Receiver<Health>>,
-    /// One per contract: id, standing, Consul's record.
-    pub contracts: Vec<(String, Reader, watch::Receiver<Record>)>,
+    /// One per contract, in the order of the configuration.
+    pub contracts: watch::Receiver<Vec<Entry>>,
+}
+
+/// How one contract of the configuration stands.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    /// The application has not handed it out, for this reason.
+    Awaited(Arc<str>),
+    Taken {
+        id: String,
+        standing: Reader,
+        /// Consul's record of it.
+        record: watch::Receiver<Record>,
+    },
 }
 
 impl Readiness {
@@ -52,22 +65,14 @@ impl Readiness {
 
     /// Shows each contract of ours and how it stands.
     pub fn contracts(&self) -> Value {
-        let shown = self.contracts.iter().map(|(id, standing, record)| {
-            let (standing, record) = (standing.borrow(), record.borrow());
-            json!({
-                "agent": id,
-                "state": standing.state.as_str(),
-                "reason": standing.reason,
-                "registered": record.registered,
-                "trouble": record.trouble,
-                "confirmed_at": record.confirmed_at,
-            })
-        });
-        shown.collect()
+        self.contracts.borrow().iter().map(shown).collect()
     }
 
     fn consul(&self) -> Check {
-        for (id, _, record) in &self.contracts {
+        for entry in &*self.contracts.borrow() {
+            let Entry::Taken { id, record, .. } = entry else {
+                continue;
+            };
             let record = record.borrow();
             if !record.registered {
                 let trouble = record.trouble.as_deref().unwrap_or("not registered yet");
@@ -81,7 +86,13 @@ impl Readiness {
     }
 
     fn contract(&self) -> Check {
-        // Contracts were read and compiled before anything was served.
+        // Those of files were read and compiled before anything was served.
+        for entry in &*self.contracts.borrow() {
+            if let Entry::Awaited(reason) = entry {
+                let detail = format!("the application has not handed out its contract: {reason}");
+                return fails("contract", detail);
+            }
+        }
         holds("contract")
     }
 
@@ -89,7 +100,10 @@ impl Readiness {
         if self.lifecycle.phase() >= Phase::Leaving {
             return fails("admission", "the sidecar is leaving");
         }
-        for (id, standing, _) in &self.contracts {
+        for entry in &*self.contracts.borrow() {
+            let Entry::Taken { id, standing, .. } = entry else {
+                return fails("admission", "a contract is awaited");
+            };
             let standing = standing.borrow();
             if standing.state != Admission::Admitted {
                 let state = standing.state.as_str();
@@ -115,6 +129,32 @@ impl Readiness {
             "store",
             "the spool is full, its file is gone or its last write failed; calls go on all the same",
         )
+    }
+}
+
+fn shown(entry: &Entry) -> Value {
+    match entry {
+        Entry::Awaited(reason) => json!({
+            "agent": null,
+            "state": Admission::Starting.as_str(),
+            "reason": reason,
+            "registered": false,
+        }),
+        Entry::Taken {
+            id,
+            standing,
+            record,
+        } => {
+            let (standing, record) = (standing.borrow(), record.borrow());
+            json!({
+                "agent": id,
+                "state": standing.state.as_str(),
+                "reason": standing.reason,
+                "registered": record.registered,
+                "trouble": record.trouble,
+                "confirmed_at": record.confirmed_at,
+            })
+        }
     }
 }
 

@@ -1,31 +1,56 @@
-//! SIGTERM and SIGINT: the first asks, the second insists.
+//! SIGTERM and SIGINT: the first asks, the second insists. SIGHUP: read the settings again.
 
 use super::Error;
+use rustix::process::Signal;
 use std::pin::Pin;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Listens from before anything is started, so that no signal finds the default action.
 pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    hangup: unix::Signal,
 }
 
 /// A process that can be asked to stop: the sender asks, the future ends when it has.
 pub struct Stoppable<F> {
-    pub ask: oneshot::Sender<()>,
+    /// Takes the signal that asks.
+    pub ask: oneshot::Sender<Signal>,
+    /// What a SIGHUP does.
+    pub hangup: Box<dyn Fn() + Send>,
     pub ended: F,
 }
 
 impl<F> Stoppable<F> {
     /// Gives `carry` the request to stop that the asker will make.
-    pub fn new(carry: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F) -> Self {
+    pub fn new(carry: impl FnOnce(Pin<Box<dyn Future<Output = Signal> + Send>>) -> F) -> Self {
         let (ask, asked) = oneshot::channel();
         // An asker that has gone asks for the same.
-        let ended = carry(Box::pin(async { drop(asked.await) }));
-        Self { ask, ended }
+        let ended = carry(Box::pin(async { asked.await.unwrap_or(Signal::TERM) }));
+        Self {
+            ask,
+            hangup: Box::new(ignore_hangup),
+            ended,
+        }
     }
+
+    /// Does this at each SIGHUP.
+    pub fn at_hangup(mut self, hangup: impl Fn() + Send + 'static) -> Self {
+        self.hangup = Box::new(hangup);
+        self
+    }
+}
+
+/// A closed terminal or a customary reload must not end a service.
+fn ignore_hangup() {
+    tracing::warn!("SIGHUP is ignored: nothing here is read again; restart instead");
+}
+
+/// Returns the exit code that stands for an end by `signal`.
+pub fn code_of(signal: Signal) -> u8 {
+    // Signals are numbered from 1 to 64.
+    128 | (signal.as_raw() & 0x7f) as u8
 }
 
 impl Signals {
@@ -38,16 +63,13 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them and returns the exit code that stands for it.
-    async fn next(&mut self) -> u8 {
+    /// Waits for one that asks to stop.
+    async fn next(&mut self, hangup: &(dyn Fn() + Send)) -> Signal {
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return 143,
-                _ = self.interrupt.recv() => return 130,
-                // A closed terminal or a customary reload must not end a service.
-                _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP is ignored: this version has no reload; restart instead");
-                }
+                _ = self.terminate.recv() => return Signal::TERM,
+                _ = self.interrupt.recv() => return Signal::INT,
+                _ = self.hangup.recv() => hangup(),
             }
         }
     }
@@ -58,16 +80,18 @@ impl Signals {
         F: Future<Output = Result<T, E>>,
         E: From<Error>,
     {
+        let hangup = process.hangup;
         let mut ended = std::pin::pin!(process.ended);
-        tokio::select! {
+        let first = tokio::select! {
             ended = ended.as_mut() => return ended,
-            _ = self.next() => tracing::info!("stopping; a second signal ends at once"),
-        }
+            signal = self.next(&*hangup) => signal,
+        };
+        tracing::info!("stopping; a second signal ends at once");
         // An error means that it is stopping already.
-        process.ask.send(()).ok();
+        process.ask.send(first).ok();
         tokio::select! {
             ended = ended => ended,
-            code = self.next() => Err(Error::Killed { code }.into()),
+            signal = self.next(&*hangup) => Err(Error::Killed { code: code_of(signal) }.into()),
         }
     }
 }

@@ -4,9 +4,6 @@ use super::Error;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// What may be left of a worker that was told to end before it is dropped.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// All workers of one process.
 #[derive(Default)]
 pub struct Workers(JoinSet<&'static str>);
@@ -33,10 +30,10 @@ impl Workers {
         }
     }
 
-    /// Lets those end that were told to, and drops the rest.
-    pub async fn end(mut self) {
+    /// Lets those end that were told to, for at most `patience`, and drops the rest.
+    pub async fn end(&mut self, patience: Duration) {
         let all = async { while self.0.join_next().await.is_some() {} };
-        if tokio::time::timeout(PATIENCE, all).await.is_err() {
+        if tokio::time::timeout(patience, all).await.is_err() {
             self.0.shutdown().await;
         }
     }

@@ -3,7 +3,7 @@
 //! Nothing is changed: no folder is made, nothing is registered. Each check is a function that
 //! adds its findings; all of them run, whatever the others found.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,15 +12,18 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::app;
-use crate::config::{self, Application, Role, Settings};
+use crate::config::{self, Application, ContractSource, Examined, Role, Settings};
 use crate::consul;
-use crate::contract::{Contract, Profile, lint};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Profile, lint};
 use crate::identity::tls::{self, Tls};
-use crate::socket::{Address, Listener};
+use crate::socket::{Address, BindError, Listener};
 use crate::task::Timestamp;
+use crate::telemetry::log::Chain;
 
-use super::exit::{Exit, Failure, chain};
+use super::exit::{Exit, Failure};
 use super::output::{self, Palette, Tone};
+use super::running::Running;
 use super::{ConfigArgs, OutputArgs, client};
 
 /// The clock of a machine that shows an earlier time was never set: 2025-01-01.
@@ -83,34 +86,42 @@ impl Findings {
 
 pub(super) fn check(config: ConfigArgs, output: OutputArgs) -> Result<Exit, Failure> {
     let mut found = Findings::default();
-    match Settings::load(&config.source(), Role::Described) {
-        Err(error) => {
-            for problem in error.problems() {
-                found.add("config", Level::Problem, Exit::Usage, problem.to_string());
-            }
-        }
-        Ok(settings) => {
-            let (is_sidecar, is_collector) = settings.roles();
-            found.ok("config", "is sound");
-            files(&mut found, &settings);
-            if let Some(config) = &settings.tls {
-                certificates(&mut found, &settings, config, is_sidecar);
-            }
-            folders(&mut found, &settings, is_sidecar, is_collector);
-            contracts(&mut found, &settings.application);
-            client::block_on(async {
-                ports(&mut found, &settings, is_sidecar, is_collector).await;
-                consul(&mut found, &settings).await;
-                if is_sidecar {
-                    application(&mut found, &settings.application).await;
-                }
-                Ok(())
-            })?;
-        }
+    let examined = Settings::examine(&config.source(), Role::Described);
+    for problem in &examined.problems {
+        found.add("config", Level::Problem, Exit::Usage, problem.to_string());
+    }
+    if examined.problems.is_empty() {
+        found.ok("config", "is sound");
+    }
+    if examined.is_whole {
+        surroundings(&mut found, &examined)?;
     }
     clock(&mut found, SystemTime::now());
     show(&found, output);
     Ok(found.worst())
+}
+
+/// Checks what the settings speak of; what has a problem in the settings is left out.
+fn surroundings(found: &mut Findings, examined: &Examined) -> Result<(), Failure> {
+    let settings = &examined.settings;
+    let (is_sidecar, is_collector) = settings.roles();
+    files(found, examined);
+    if let Some(config) = &settings.tls {
+        certificates(found, settings, config, is_sidecar);
+    }
+    folders(found, examined, is_sidecar, is_collector);
+    contracts(found, &settings.application);
+    client::block_on(async {
+        let running = Running::ask(settings).await;
+        ports(found, examined, &running, is_sidecar, is_collector).await;
+        if !examined.is_faulty("consul") {
+            consul(found, settings).await;
+        }
+        if is_sidecar && !examined.is_faulty("application.health") {
+            application(found, &settings.application).await;
+        }
+        Ok(())
+    })
 }
 
 fn show(found: &Findings, output: OutputArgs) {
@@ -133,10 +144,19 @@ fn show(found: &Findings, output: OutputArgs) {
     }
 }
 
-async fn ports(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_collector: bool) {
+async fn ports(
+    found: &mut Findings,
+    examined: &Examined,
+    running: &Running,
+    is_sidecar: bool,
+    is_collector: bool,
+) {
+    let settings = &examined.settings;
     let mut listeners: Vec<(&str, &Address)> = Vec::new();
     if is_sidecar {
-        listeners.push(("inbound", &settings.inbound.listen));
+        if settings.application.upstream.is_some() {
+            listeners.push(("inbound", &settings.inbound.listen));
+        }
         listeners.push(("outbound", &settings.outbound.listen));
         listeners.push(("admin", &settings.admin.listen));
         let public = settings.admin.public_listen.as_ref();
@@ -146,20 +166,40 @@ async fn ports(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_c
         listeners.push(("collector", &settings.collector.listen));
     }
     for (name, address) in listeners {
-        match Listener::bind(address).await {
-            Ok(_) => found.ok("ports", format!("{name} {address} is free")),
-            Err(error) => found.problem(
+        let key = match name {
+            "public admin" => "admin.public_listen".to_owned(),
+            name => format!("{name}.listen"),
+        };
+        if examined.is_faulty(&key) {
+            continue;
+        }
+        let error = match Listener::bind(address).await {
+            Ok(_) => {
+                found.ok("ports", format!("{name} {address} is free"));
+                continue;
+            }
+            Err(error) => error,
+        };
+        match running.owner(name, address) {
+            Some(owner) if is_in_use(&error) => found.ok(
                 "ports",
-                format!(
-                    "{name} {address}: {} (is one running already?)",
-                    chain(&error)
-                ),
+                format!("{name} {address} is in use, by the {owner} that runs with these settings"),
             ),
+            _ => found.problem("ports", format!("{name} {address}: {}", Chain(&error))),
         }
     }
 }
 
-fn files(found: &mut Findings, settings: &Settings) {
+fn is_in_use(error: &BindError) -> bool {
+    match error {
+        BindError::Tcp(source) => source.kind() == ErrorKind::AddrInUse,
+        BindError::InUse => true,
+        BindError::Unix(_) | BindError::NotASocket => false,
+    }
+}
+
+fn files(found: &mut Findings, examined: &Examined) {
+    let settings = &examined.settings;
     let tls = &settings.consul.tls;
     let named = [
         ("consul.token_file", &settings.consul.token_file),
@@ -170,7 +210,9 @@ fn files(found: &mut Findings, settings: &Settings) {
         ("CONSUL_CLIENT_KEY", &tls.key_file),
     ];
     for (name, path) in named {
-        let Some(path) = path else { continue };
+        let Some(path) = path.as_ref().filter(|_| !examined.is_faulty(name)) else {
+            continue;
+        };
         match read_some(path) {
             Ok(0) => found.problem("files", format!("{name}: {} is empty", path.display())),
             Ok(_) => found.ok("files", format!("{name} can be read")),
@@ -183,7 +225,7 @@ fn files(found: &mut Findings, settings: &Settings) {
 fn certificates(found: &mut Findings, settings: &Settings, config: &tls::Config, is_sidecar: bool) {
     let tls = match Tls::open(config.clone()) {
         Ok(tls) => tls,
-        Err(error) => return found.problem("tls", chain(&error)),
+        Err(error) => return found.problem("tls", Chain(&error).to_string()),
     };
     let application = &settings.application.name;
     match tls.name() {
@@ -212,7 +254,15 @@ fn read_some(path: &Path) -> std::io::Result<usize> {
     std::fs::File::open(path)?.read(&mut [0; 16])
 }
 
-fn folders(found: &mut Findings, settings: &Settings, is_sidecar: bool, is_collector: bool) {
+fn folders(found: &mut Findings, examined: &Examined, is_sidecar: bool, is_collector: bool) {
+    // By default they are named after the application.
+    if ["application.name", "spool", "collector"]
+        .iter()
+        .any(|key| examined.is_faulty(key))
+    {
+        return;
+    }
+    let settings = &examined.settings;
     let mut databases: Vec<(&str, &PathBuf, u64)> = Vec::new();
     if is_sidecar {
         databases.push(("spool", &settings.spool.path, settings.spool.max_bytes));
@@ -274,12 +324,17 @@ fn contracts(found: &mut Findings, application: &Application) {
     let paths: Vec<PathBuf> = application
         .contracts
         .iter()
-        .map(|source| source.file.clone())
+        .filter_map(|source| Some(source.file()?.to_owned()))
+        // A file that is missing is a problem of the settings.
+        .filter(|file| file.is_file())
         .collect();
-    let files = match super::lint::read(&paths) {
-        Ok(files) => files,
-        Err(failure) => return found.problem("contracts", failure.to_string()),
-    };
+    let mut files = Vec::new();
+    for path in paths {
+        match super::lint::read(&[path]) {
+            Ok(read) => files.extend(read),
+            Err(failure) => found.problem("contracts", failure.to_string()),
+        }
+    }
     let findings = lint::lint(&files, Profile::Default);
     if findings.is_empty() && !files.is_empty() {
         found.ok("contracts", format!("{} without findings", files.len()));
@@ -295,9 +350,17 @@ fn contracts(found: &mut Findings, application: &Application) {
 
 /// The ids of the contracts that can be read; the others have findings of their own.
 fn ids(application: &Application) -> Vec<String> {
-    let read = |file: &PathBuf| Contract::from_slice(&std::fs::read(file).ok()?).ok();
-    let contracts = application.contracts.iter().filter_map(|c| read(&c.file));
-    contracts.map(|contract| contract.id.to_string()).collect()
+    let id = |source: &ContractSource| {
+        let wanted = Wanted {
+            agent: None,
+            method: source.method.as_str(),
+            path: &source.path,
+        };
+        let body = std::fs::read(source.file()?).ok()?;
+        let (contract, _) = contract::from_file(&body, &wanted).ok()?;
+        Some(contract.id.to_string())
+    };
+    application.contracts.iter().filter_map(id).collect()
 }
 
 /// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.
@@ -307,7 +370,7 @@ async fn consul(found: &mut Findings, settings: &Settings) {
     let settings = &settings.consul;
     let client = match consul::Client::new(app::consul_config(settings), Arc::new(|_, _, _| {})) {
         Ok(client) => client,
-        Err(error) => return found.problem("consul", chain(&error)),
+        Err(error) => return found.problem("consul", Chain(&error).to_string()),
     };
     match client.leader().await {
         Ok(Some(_)) => found.ok(
@@ -321,7 +384,10 @@ async fn consul(found: &mut Findings, settings: &Settings) {
                 settings.address
             ),
         ),
-        Err(error) => return found.problem("consul", chain(&error)),
+        Err(error) => {
+            let told = format!("{}: {}", settings.address, Chain(&error));
+            return found.problem("consul", told);
+        }
     }
     match client.node_address().await {
         Ok(Some(_)) => {}
@@ -330,21 +396,21 @@ async fn consul(found: &mut Findings, settings: &Settings) {
             "consul",
             "the token may not read the agent (agent:read); inbound.advertise must name the host",
         ),
-        Err(error) => found.problem("consul", chain(&error)),
+        Err(error) => found.problem("consul", Chain(&error).to_string()),
     }
     let poll = consul::Poll::NOW;
     // A sidecar reads below its contracts' own keys before it publishes there.
     for id in &contracts {
         let key = client.layout().version(id);
         if let Err(error) = client.kv_get(&key, poll).await {
-            found.problem("consul", format!("reading KV {key}: {}", chain(&error)));
+            found.problem("consul", format!("reading KV {key}: {}", Chain(&error)));
         }
     }
     if let Err(error) = client
         .health(&client.layout().service("hermes-collector"), poll)
         .await
     {
-        found.problem("consul", format!("reading services: {}", chain(&error)));
+        found.problem("consul", format!("reading services: {}", Chain(&error)));
     }
 }
 
@@ -353,9 +419,22 @@ async fn application(found: &mut Findings, application: &Application) {
     let Some(upstream) = &application.upstream else {
         return;
     };
+    if application
+        .contracts
+        .iter()
+        .any(|source| source.file().is_none())
+    {
+        match app::ask_contract(application, upstream).await {
+            Ok((id, version)) => {
+                let told = format!("the application hands out {id} {version}");
+                found.ok("contracts", told);
+            }
+            Err(error) => found.problem("contracts", Chain(&*error).to_string()),
+        }
+    }
     match app::ask_application(application, upstream).await {
         Ok(()) => found.ok("application", "is well"),
-        Err(error) => found.problem("application", chain(&*error)),
+        Err(error) => found.problem("application", Chain(&*error).to_string()),
     }
 }
 

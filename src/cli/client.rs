@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::{RequestBuilder, StatusCode, redirect};
+use tokio::time::Instant;
 
 use crate::config::{Addresses, Source};
 use crate::identity::tls::{self, Found, Tls};
+use crate::telemetry::log::Chain;
 
-use super::exit::{Failure, chain};
+use super::exit::Failure;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const UNIX: &str = "unix:";
 /// Beyond it an answer is not ours.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -38,34 +41,48 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .block_on(future)
 }
 
-/// Makes a client that never goes through a proxy, which may be the sidecar itself, and follows nobody.
-pub(super) fn http(timeout: Duration) -> Result<reqwest::Client, Failure> {
-    let built = builder(timeout).build();
+/// Makes a client for `base`, which may be `unix:PATH`. It never goes through a proxy, which may be
+/// the sidecar itself, and follows nobody.
+pub(super) fn http(base: &str, timeout: Duration) -> Result<reqwest::Client, Failure> {
+    let built = builder(base, timeout).build();
     built.map_err(|error| Failure::bug(&error))
 }
 
-fn builder(timeout: Duration) -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
+fn builder(base: &str, timeout: Duration) -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(timeout)
+        .timeout(timeout);
+    match base.strip_prefix(UNIX) {
+        Some(socket) => builder.unix_socket(socket),
+        None => builder,
+    }
 }
 
 /// The same for the collector: with `tls` an `https` one is shown our certificate.
 pub(super) fn collector(
+    base: &str,
     timeout: Duration,
     tls: Option<tls::Config>,
 ) -> Result<reqwest::Client, Failure> {
     let Some(config) = tls else {
-        return http(timeout);
+        return http(base, timeout);
     };
-    let tls = Tls::open(config).map_err(|error| Failure::Usage(chain(&error)))?;
+    let tls = Tls::open(config).map_err(|error| Failure::Usage(Chain(&error).to_string()))?;
     let config = (*tls.reporter(Found::ByUrl)).clone();
-    builder(timeout)
+    builder(base, timeout)
         .tls_backend_preconfigured(config)
         .build()
         .map_err(|error| Failure::bug(&error))
+}
+
+/// Writes the URL of a path below `base`; through a unix socket it needs some host all the same.
+pub(super) fn url(base: &str, path: &str) -> String {
+    match base.starts_with(UNIX) {
+        true => format!("http://localhost{path}"),
+        false => format!("{base}{path}"),
+    }
 }
 
 /// Sends a request and reads the whole answer.
@@ -74,11 +91,13 @@ pub(super) async fn send(
     url: &str,
     request: RequestBuilder,
 ) -> Result<Answer, Failure> {
+    let begun = Instant::now();
     let failed = |source: reqwest::Error| {
         let url = url.to_owned();
         // A connection that cannot be made in time is as far away as one that is refused.
         if source.is_timeout() && !source.is_connect() {
-            Failure::Timeout { what, url }
+            let within = Duration::from_millis(begun.elapsed().as_millis() as u64);
+            Failure::Timeout { what, url, within }
         } else {
             Failure::Unreachable {
                 what,
@@ -105,19 +124,25 @@ pub(super) async fn send(
     })
 }
 
-/// Decides where a listener is: as the flag says, else as the settings say.
+/// Decides where a listener is: as the flag says, else as the sidecar says that we run beside
+/// (unless a file is named), else as the settings say.
 pub(super) fn base(
     flag: Option<String>,
     name: &'static str,
     config: Option<PathBuf>,
     pick: fn(&Addresses) -> Option<String>,
 ) -> Result<String, Failure> {
-    if let Some(url) = flag {
-        let known = url.starts_with("http://") || url.starts_with("https://");
+    let ours = match &config {
+        None => Source::of_process(None, Vec::new()).beside(name),
+        Some(_) => None,
+    };
+    if let Some(url) = flag.or(ours) {
+        let known = ["http://", "https://", UNIX];
+        let known = known.iter().any(|start| url.starts_with(start));
         return match known {
             true => Ok(url.trim_end_matches('/').to_owned()),
             false => Err(Failure::Usage(format!(
-                "--{name}: must begin with http:// or https://"
+                "--{name}: must begin with http://, https:// or unix:"
             ))),
         };
     }

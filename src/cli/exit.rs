@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::config;
+use crate::telemetry::log::Chain;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,8 +19,8 @@ pub(super) enum Exit {
     Unreachable,
     Timeout,
     Bug,
-    /// Ended by a signal; the code says which.
-    Signal(u8),
+    /// Ended by a signal, or as the command that was run.
+    Other(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -30,7 +32,7 @@ impl From<Exit> for ExitCode {
             Exit::Unreachable => 3,
             Exit::Timeout => 4,
             Exit::Bug => 70,
-            Exit::Signal(code) => code,
+            Exit::Other(code) => code,
         })
     }
 }
@@ -44,14 +46,27 @@ pub(super) enum Failure {
     Usage(String),
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{what} at {url} cannot be reached: {}", chain(source))]
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{what} at {url} cannot be reached: {}", Chain(source))]
     Unreachable {
         what: &'static str,
         url: String,
         source: reqwest::Error,
     },
-    #[error("{what} at {url} did not answer in time")]
-    Timeout { what: &'static str, url: String },
+    #[error("{what} at {url} did not answer within {within:?}")]
+    Timeout {
+        what: &'static str,
+        url: String,
+        within: Duration,
+    },
+    /// Whoever is there is not the one we look for.
+    #[error("what answers at {url} is not {what}: {told}")]
+    Stranger {
+        what: &'static str,
+        url: String,
+        told: String,
+    },
     /// Something answered, but not what we asked for.
     #[error("{0}")]
     Answer(String),
@@ -64,32 +79,21 @@ impl Failure {
     /// Something that cannot happen to a command that is set up right.
     pub fn bug(error: &dyn std::error::Error) -> Self {
         Failure::Start {
-            text: chain(error),
+            text: Chain(error).to_string(),
             exit: Exit::Bug,
         }
     }
 
     pub fn exit(&self) -> Exit {
         match self {
-            Failure::Settings(_) | Failure::Usage(_) | Failure::Read { .. } => Exit::Usage,
-            Failure::Unreachable { .. } => Exit::Unreachable,
+            Failure::Settings(_)
+            | Failure::Usage(_)
+            | Failure::Read { .. }
+            | Failure::Write { .. } => Exit::Usage,
+            Failure::Unreachable { .. } | Failure::Stranger { .. } => Exit::Unreachable,
             Failure::Timeout { .. } => Exit::Timeout,
             Failure::Answer(_) => Exit::Negative,
             Failure::Start { exit, .. } => *exit,
         }
     }
-}
-
-/// Writes an error with all its reasons, the deepest last.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(reason) = next {
-        let reason_text = reason.to_string();
-        if !text.contains(&reason_text) {
-            text = format!("{text}: {reason_text}");
-        }
-        next = reason.source();
-    }
-    text
 }

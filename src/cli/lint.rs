@@ -15,6 +15,7 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, Args)]
 pub(super) struct LintArgs {
+    /// Contract files; those of one family are also judged together.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// How ids are judged.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::{self, Answer};
@@ -23,7 +24,7 @@ pub(super) struct AdminArgs {
 
 #[derive(Debug, Args)]
 struct AdminPlace {
-    /// Base URL of the admin listener; default: as the settings say.
+    /// Base URL of the admin listener; default: HERMES_ADMIN, else as the settings say.
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
     /// Config file that names the listener.
@@ -47,6 +48,38 @@ pub(super) fn drain(args: AdminArgs) -> Result<Exit, Failure> {
 
 pub(super) fn quit(args: AdminArgs) -> Result<Exit, Failure> {
     order(args, "/quit", "stopping")
+}
+
+pub(super) fn reload(args: AdminArgs) -> Result<Exit, Failure> {
+    #[derive(Deserialize)]
+    struct Reloaded {
+        applied: Vec<String>,
+        restart: Vec<String>,
+    }
+    let answer = ask(args.place, Method::POST, "/reload", None)?;
+    if answer.status == StatusCode::BAD_REQUEST {
+        let told = output::detail(&answer.body);
+        return Err(Failure::Usage(format!("nothing was changed:\n{told}")));
+    }
+    refuse(&answer)?;
+    let reloaded: Reloaded = serde_json::from_slice(&answer.body)
+        .map_err(|error| Failure::Answer(format!("the answer makes no sense: {error}")))?;
+    if args.output.is_json() {
+        output::json(&json!({"applied": reloaded.applied, "restart": reloaded.restart}));
+        return Ok(Exit::Fine);
+    }
+    for (what, keys) in [
+        ("in force now", &reloaded.applied),
+        ("wants a restart", &reloaded.restart),
+    ] {
+        for key in keys {
+            output::line(&format!("{}  {what}", output::plain(key)));
+        }
+    }
+    if reloaded.applied.is_empty() && reloaded.restart.is_empty() {
+        output::talk("nothing has changed");
+    }
+    Ok(Exit::Fine)
 }
 
 fn order(args: AdminArgs, path: &str, done: &str) -> Result<Exit, Failure> {
@@ -102,7 +135,7 @@ fn ask(
     let base = client::base(place.admin, "admin", place.config, |addresses| {
         addresses.admin.clone()
     })?;
-    let mut request = client::http(TIMEOUT)?.request(method, format!("{base}{path}"));
+    let mut request = client::http(&base, TIMEOUT)?.request(method, client::url(&base, path));
     // A page in a browser cannot send this header to us, so it cannot command us either.
     request = request.header("hermes-admin", "1");
     if let Some(body) = body {

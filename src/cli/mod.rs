@@ -11,11 +11,16 @@ mod exit;
 mod invoke;
 mod lint;
 mod local;
+mod openapi;
 mod output;
+mod running;
 mod serve;
 mod settings;
+mod shell;
 mod task;
 
+use std::ffi::OsString;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,7 +35,17 @@ use exit::{Exit, Failure};
     name = "hermes-sidecar",
     version,
     arg_required_else_help = true,
-    subcommand_required = true
+    subcommand_required = true,
+    after_help = "\
+Data goes to standard output, talk to standard error; -o json is stable.
+Exit codes: 0 fine, 1 a negative finding, 2 usage or config, 3 something is unreachable,
+4 timeout, 70 a fault of this program, 128 and more: ended by that signal.
+
+Examples:
+  hermes-sidecar demo                        everything on this machine, nothing to set up
+  hermes-sidecar run -c hermes.toml          a sidecar beside a service
+  hermes-sidecar run -- ./nightly-import     a batch job with a sidecar that ends with it
+  hermes-sidecar task 01a22f95-8175-700f     what became of a task"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -39,8 +54,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the sidecar beside an application.
-    Run(ConfigArgs),
+    /// Run the sidecar beside an application, or a command beside a sidecar.
+    Run(serve::RunArgs),
     /// Run the collector of status reports, with the task API.
     Collector(ConfigArgs),
     /// Show everything on one machine: registry, collector, example applications, traffic.
@@ -66,18 +81,26 @@ enum Command {
     Task(task::TaskArgs),
     /// Let the local sidecar leave: unready, deregistered, still serving.
     Drain(local::AdminArgs),
-    /// Stop the local sidecar in order.
+    /// Make the local sidecar read its settings again, and tell what took effect.
+    Reload(local::AdminArgs),
+    /// Stop the local sidecar as soon as nothing runs; with `run -- CMD`, the command first.
     Quit(local::AdminArgs),
     /// Print the log filter of the local sidecar, or set it.
     LogLevel(local::LogLevelArgs),
     /// Ask the local sidecar whether it is ready.
     Healthcheck(local::AdminArgs),
+    /// Print the completion script of a shell.
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page of this program and of each command.
+    Man(shell::ManArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum ContractCommand {
     /// Judge contract files; exit 1 if one has errors.
     Lint(lint::LintArgs),
+    /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
+    Openapi(openapi::OpenapiArgs),
 }
 
 /// Where settings come from.
@@ -123,13 +146,27 @@ enum Format {
     Json,
 }
 
+type Work = dyn FnOnce() -> Result<Exit, Failure>;
+
 /// Runs one command; a panic anywhere below is a bug and says so.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // Not for people, and so in no help or completion: `run -- CMD` starts its command by it.
+    let parsed = match words.get(1) {
+        Some(word) if word == serve::BECOME => {
+            let parsed = serve::Become::try_parse_from(&words[1..]);
+            parsed.map(|args| Box::new(|| serve::become_command(args)) as Box<Work>)
+        }
+        _ => {
+            let parsed = Cli::try_parse_from(words);
+            parsed.map(|cli| Box::new(|| run(cli.command)) as Box<Work>)
+        }
+    };
+    let work = match parsed {
+        Ok(work) => work,
         Err(error) => return usage(&error),
     };
-    match std::panic::catch_unwind(|| run(cli.command)) {
+    match std::panic::catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(exit)) => exit.into(),
         Ok(Err(failure)) => {
             output::talk(&failure.to_string());
@@ -155,19 +192,23 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
-        Command::Run(config) => serve::sidecar(config),
+        Command::Run(args) => serve::sidecar(args),
         Command::Collector(config) => serve::collector(config),
         Command::Demo(args) => serve::demo(args),
         Command::DevRegistry(args) => serve::dev_registry(args),
         Command::Check { config, output } => check::check(config, output),
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
+        Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
         Command::Invoke(args) => invoke::invoke(args),
         Command::Task(args) => task::task(args),
         Command::Drain(args) => local::drain(args),
+        Command::Reload(args) => local::reload(args),
         Command::Quit(args) => local::quit(args),
         Command::LogLevel(args) => local::log_level(args),
         Command::Healthcheck(args) => local::healthcheck(args),
+        Command::Completions(args) => Ok(shell::completions(args)),
+        Command::Man(args) => shell::man(args),
     }
 }
 

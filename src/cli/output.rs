@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config;
@@ -78,6 +79,20 @@ pub(super) fn plain(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(text)
     }
+}
+
+/// Says what a refusal says: the detail of a problem body, or whatever else came.
+pub(super) fn detail(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Told {
+        detail: String,
+    }
+    let told = match serde_json::from_slice::<Told>(body) {
+        Ok(told) => told.detail,
+        Err(_no_problem) => String::from_utf8_lossy(body).trim().to_owned(),
+    };
+    let lines: Vec<_> = told.lines().map(plain).collect();
+    lines.join("\n")
 }
 
 /// Turns yes and no into exit codes.

@@ -1,9 +1,10 @@
 //! The long-running commands: settings in, a process until its end.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Parser};
 
 use crate::app;
 use crate::config::{Role, Settings};
@@ -12,6 +13,39 @@ use crate::telemetry::log::Chain;
 
 use super::exit::{Exit, Failure};
 use super::{ConfigArgs, OutputArgs, output};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command starts once calls can be made, after 10 seconds in any case. It finds the listeners in
+HERMES_OUTBOUND and HERMES_ADMIN, gets the signals that the sidecar gets, and can call until it has
+gone or limits.drain_timeout has passed. With contracts of its own it is told to stop only after
+limits.drain_delay, once callers have heard.
+
+Examples:
+  hermes-sidecar run -c examples/quickstart/hermes.toml
+  hermes-sidecar run --set application.name=import -- ./nightly-import --full
+  hermes-sidecar run -- sh -c 'http_proxy=$HERMES_OUTBOUND exec ./unchanged-client'")]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Command to run beside the sidecar, which ends with it and with its exit code.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// The word by which `run -- CMD` starts its command.
+pub(super) use crate::app::BECOME;
+
+#[derive(Debug, Parser)]
+#[command(name = BECOME)]
+pub(super) struct Become {
+    #[arg(long)]
+    parent: i32,
+    #[arg(long)]
+    open_files: Option<u64>,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -30,13 +64,36 @@ pub(super) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DevRegistryArgs {
+    /// Where it listens, as a Consul agent would.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8500")]
     listen: SocketAddr,
 }
 
-pub(super) fn sidecar(config: ConfigArgs) -> Result<Exit, Failure> {
-    let settings = Settings::load(&config.source(), Role::Sidecar)?;
-    carry(async { ended(app::run(settings).await) })
+pub(super) fn sidecar(args: RunArgs) -> Result<Exit, Failure> {
+    let settings = Settings::load(&args.config.source(), Role::Sidecar)?;
+    if args.command.is_empty() {
+        return carry(async { ended(app::run(settings).await) });
+    }
+    carry(async {
+        match app::run_beside(settings, args.command).await {
+            Ok(code) => Ok(Exit::Other(code)),
+            Err(error) => ended(Err(error)),
+        }
+    })
+}
+
+pub(super) fn become_command(args: Become) -> Result<Exit, Failure> {
+    let launch = app::Launch {
+        parent: args.parent,
+        open_files: args.open_files,
+        command: args.command,
+    };
+    let (code, error) = launch.become_command();
+    let name = launch.command[0].display();
+    Err(Failure::Start {
+        text: format!("the command {name} cannot be started: {error}"),
+        exit: Exit::Other(code),
+    })
 }
 
 pub(super) fn collector(config: ConfigArgs) -> Result<Exit, Failure> {
@@ -94,7 +151,7 @@ fn carry(process: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, F
 fn ended(result: Result<(), app::Error>) -> Result<Exit, Failure> {
     match result {
         Ok(()) => Ok(Exit::Fine),
-        Err(app::Error::Killed { code }) => Ok(Exit::Signal(code)),
+        Err(app::Error::Killed { code }) => Ok(Exit::Other(code)),
         Err(error) => Err(Failure::Start {
             text: Chain(&error).to_string(),
             exit: match error {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::config::{Addresses, Source};
 
 use super::OutputArgs;
-use super::client;
+use super::client::{self, Answer};
 use super::exit::{Exit, Failure};
 use super::output::{self, Palette, Tone, plain};
 
@@ -91,18 +92,21 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
     let base = client::base(args.collector, "collector", args.config, |addresses| {
         addresses.collector.clone()
     })?;
-    let mut url = reqwest::Url::parse(&base)
+    let mut url = reqwest::Url::parse(&client::url(&base, ""))
         .map_err(|error| Failure::Usage(format!("--collector: {error}")))?;
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(["tasks", args.id.as_str()]);
     }
-    let mut request = client::collector(TIMEOUT, addresses.tls)?.get(url);
+    let mut request = client::collector(&base, TIMEOUT, addresses.tls)?.get(url);
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }
     let answer = client::block_on(client::send("the collector", &base, request))?;
     let fine = answer.status.is_success();
     if args.output.is_json() {
+        if let Err(told) = is_ours(&answer) {
+            return Err(stranger(base, told));
+        }
         output::data(&answer.body);
         if !answer.body.ends_with(b"\n") {
             output::line("");
@@ -112,24 +116,37 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
     if !fine {
         return Err(Failure::Answer(refusal(answer.status, &answer.body)));
     }
-    let drawn = draw(&answer.body).map_err(|error| {
-        Failure::Answer(format!("the collector's answer makes no sense: {error}"))
-    })?;
+    let drawn = is_ours(&answer).and_then(|()| draw(&answer.body).map_err(|e| e.to_string()));
+    let drawn = drawn.map_err(|told| stranger(base, told))?;
     output::data(drawn.as_bytes());
     Ok(Exit::Fine)
 }
 
-/// Says why there is no task: the detail of a problem, or whatever else came.
-fn refusal(status: reqwest::StatusCode, body: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Told {
-        detail: String,
-    }
-    let told = match serde_json::from_slice::<Told>(body) {
-        Ok(told) => told.detail,
-        Err(_no_problem) => String::from_utf8_lossy(body).trim().to_owned(),
+/// Says whether a collector has answered: with a task or with a problem.
+fn is_ours(answer: &Answer) -> Result<(), String> {
+    let told: Value = serde_json::from_slice(&answer.body)
+        .map_err(|error| format!("{} with a body that is no JSON: {error}", answer.status))?;
+    let is_there = match answer.status.is_success() {
+        true => told["task_id"].is_string() && told["steps"].is_array(),
+        false => told["detail"].is_string(),
     };
-    format!("the collector says {status}: {}", plain(&told))
+    match is_there {
+        true => Ok(()),
+        false => Err(format!("{} with another kind of JSON", answer.status)),
+    }
+}
+
+fn stranger(url: String, told: String) -> Failure {
+    Failure::Stranger {
+        what: "the collector",
+        url,
+        told,
+    }
+}
+
+/// Says why there is no task.
+fn refusal(status: reqwest::StatusCode, body: &[u8]) -> String {
+    format!("the collector says {status}: {}", output::detail(body))
 }
 
 /// Reads the token that the collector of the settings wants; none where there are no settings.

@@ -36,6 +36,9 @@ pub(super) struct CallSummary {
     pub(super) task_id: Id,
     pub(super) step_id: Id,
     pub(super) parent_step: Option<Id>,
+    /// Whether a sidecar speaks of it: beside such calls, what an application tells of steps of
+    /// its own says nothing of how the task stands.
+    pub(super) by_sidecar: bool,
     pub(super) agent: String,
     pub(super) application: String,
     pub(super) sla_level: SlaLevel,
@@ -44,6 +47,13 @@ pub(super) struct CallSummary {
     pub(super) started_at: Timestamp,
     pub(super) ended_at: Option<Timestamp>,
     pub(super) deadline_at: Timestamp,
+}
+
+impl CallSummary {
+    /// Says whether no step made this call, as far as that counts.
+    pub(super) fn is_root(&self) -> bool {
+        self.parent_step.is_none() && self.by_sidecar
+    }
 }
 
 /// Groups the reports of one call by attempt, oldest attempt first.
@@ -68,6 +78,7 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
     let (first, newest) = (attempts.first()?, attempts.last()?);
     let asked = first.anyone();
     Some(CallSummary {
+        by_sidecar: told.iter().any(is_of_a_sidecar),
         call_id: asked.call_id.clone(),
         task_id: asked.task_id.clone(),
         step_id: asked.step_id.clone(),
@@ -82,6 +93,10 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
         ended_at: newest.ended_at(),
         deadline_at: newest.decisive.deadline_at,
     })
+}
+
+fn is_of_a_sidecar(told: &Told) -> bool {
+    matches!(told.report.reporter, Reporter::Caller | Reporter::Callee)
 }
 
 /// Returns the step that made this call, as the first reporter that knows it says.
@@ -296,6 +311,7 @@ pub(super) mod tests {
                 degraded: false,
                 undelivered: false,
                 error: None,
+                detail: None,
                 sla_level: SlaLevel::P2,
                 scenario: None,
                 requester: None,

@@ -6,11 +6,8 @@
 
 use super::attempt::Told;
 use crate::identity::Digest;
-use crate::task::{
-    Failure, Id, MOST_ATTEMPTS, Report, Reporter, SlaLevel, State, StateAt, Timestamp,
-};
+use crate::task::{MOST_ATTEMPTS, Report, Reporter, Short, Timestamp, Unfit};
 use flate2::read::GzDecoder;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::io::Read;
 
@@ -124,20 +121,29 @@ fn report(item: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Told, Str
     if item.len() > REPORT_BYTES {
         return Err(format!("a report has at most {REPORT_BYTES} bytes"));
     }
-    let told = match serde_json::from_slice::<Report>(item) {
-        Ok(report) => Told {
-            report,
-            detail: None,
-            conflicts: Vec::new(),
-        },
+    let mut report = match serde_json::from_slice::<Report>(item) {
+        Ok(report) => report,
         Err(error) => match serde_json::from_slice::<Short>(item) {
-            Ok(short) if short.reporter.is_none() => short.fill(now, caller)?,
-            Ok(_) => return Err(error.to_string()),
+            Ok(short) => match short.of(caller).complete(now, sha256) {
+                // Only a full report has another reporter; then its own error is the one to tell.
+                Err(Unfit::Reporter) => return Err(error.to_string()),
+                completed => completed.map_err(|unfit| unfit.to_string())?,
+            },
             Err(short) => return Err(short.to_string()),
         },
     };
+    let told = Told {
+        detail: report.detail.take(),
+        report,
+        conflicts: Vec::new(),
+    };
     check(&told.report)?;
     Ok(told)
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = Digest::of(bytes).to_string();
+    digest.trim_start_matches("sha-256:").to_owned()
 }
 
 fn check(report: &Report) -> Result<(), String> {
@@ -166,96 +172,10 @@ fn check(report: &Report) -> Result<(), String> {
     Ok(())
 }
 
-/// What an application tells on its own; the shape that articles about agents use.
-#[derive(Debug, Deserialize)]
-struct Short {
-    task_id: Id,
-    step_id: Option<Id>,
-    #[serde(alias = "status")]
-    state: String,
-    #[serde(alias = "output_hash")]
-    output_digest: Option<String>,
-    call_id: Option<Id>,
-    attempt: Option<u32>,
-    agent: Option<String>,
-    application: Option<String>,
-    error: Option<String>,
-    /// Only a full report has one; then its error is the one to tell.
-    reporter: Option<serde::de::IgnoredAny>,
-}
-
-impl Short {
-    fn fill(self, now: Timestamp, caller: Option<&str>) -> Result<Told, String> {
-        let state = State::from_wire(&self.state).ok_or("there is no such state")?;
-        let step_id = self.step_id.unwrap_or_else(|| self.task_id.clone());
-        let call_id = match self.call_id {
-            Some(call_id) => call_id,
-            None => call_id(&self.task_id, &step_id)?,
-        };
-        let (output_digest, other) = match self.output_digest {
-            Some(digest) if digest.parse::<Digest>().is_err() => (None, Some(digest)),
-            digest => (digest, None),
-        };
-        let application = self.application.as_deref().or(caller);
-        let application = application.unwrap_or("unknown").to_owned();
-        let failure = |title: String| Failure {
-            kind: "application".to_owned(),
-            title: clipped(title),
-            detail: String::new(),
-        };
-        Ok(Told {
-            detail: other.map(|hash| clipped(format!("output_hash {hash}"))),
-            conflicts: Vec::new(),
-            report: Report {
-                call_id,
-                task_id: self.task_id,
-                step_id,
-                parent_step: None,
-                attempt: self.attempt.unwrap_or(1),
-                state,
-                states: vec![StateAt { state, at: now }],
-                reporter: Reporter::Application,
-                agent: self.agent.unwrap_or_else(|| application.clone()),
-                agent_version: String::new(),
-                instance: String::new(),
-                deadline_at: now,
-                duration_ms: 0,
-                input_digest: None,
-                output_digest,
-                degraded: false,
-                undelivered: false,
-                error: self.error.map(failure),
-                sla_level: SlaLevel::default(),
-                scenario: None,
-                requester: None,
-                trace_id: String::new(),
-                application,
-            },
-        })
-    }
-}
-
-/// Names the call of a report that does not: task and step together, or their digest if too long.
-fn call_id(task_id: &Id, step_id: &Id) -> Result<Id, String> {
-    let both = format!("{task_id}:{step_id}");
-    Id::parse(&both)
-        .or_else(|_| {
-            let digest = Digest::of(both.as_bytes()).to_string();
-            Id::parse(digest.trim_start_matches("sha-256:"))
-        })
-        .map_err(|error| error.to_string())
-}
-
-fn clipped(text: String) -> String {
-    match text.char_indices().nth(NAME_BYTES) {
-        Some((end, _)) => text[..end].to_owned(),
-        None => text,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::State;
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use proptest::prelude::*;

@@ -102,7 +102,7 @@ pub(super) fn task<'a>(calls: &'a [Vec<Told>], now: Timestamp) -> Option<TaskVie
     let task_id = &calls.first()?.first()?.report.task_id;
     let leading = leading(&steps)?;
     let is_open = steps.iter().any(Step::is_open);
-    let ended_at = steps.iter().filter_map(|step| step.call.ended_at).max();
+    let ended_at = ended_at(&steps);
     let started_at = steps.iter().map(|step| step.call.started_at).min()?;
     let breaks = breaks(&steps);
     Some(TaskView {
@@ -193,9 +193,16 @@ fn leading<'s, 'a>(steps: &'s [Step<'a>]) -> Option<&'s Step<'a>> {
     let open = steps.iter().rev().find(|step| step.is_open());
     let root = || {
         let mut newest_first = steps.iter().rev();
-        newest_first.find(|step| step.call.parent_step.is_none())
+        newest_first.find(|step| step.call.is_root())
     };
     open.or_else(root).or(steps.last())
+}
+
+/// Returns when the last step ended; an application's own word may come any time later.
+fn ended_at(steps: &[Step<'_>]) -> Option<Timestamp> {
+    let of_sidecars = steps.iter().filter(|step| step.call.by_sidecar);
+    let last = of_sidecars.filter_map(|step| step.call.ended_at).max();
+    last.or_else(|| steps.iter().filter_map(|step| step.call.ended_at).max())
 }
 
 fn breaks<'a>(steps: &[Step<'a>]) -> Vec<BreakView<'a>> {
@@ -228,8 +235,7 @@ fn verdict(
         return String::new();
     };
     if leading.call.state == State::Completed {
-        let ended = steps.iter().filter_map(|step| step.call.ended_at).max();
-        let took = text(started_at.age(ended.unwrap_or(started_at)));
+        let took = text(started_at.age(ended_at(steps).unwrap_or(started_at)));
         let count = match steps.len() {
             1 => "1 step".to_owned(),
             count => format!("{count} steps"),
@@ -391,6 +397,20 @@ mod tests {
                 }],
             })
         );
+    }
+
+    #[test]
+    fn an_applications_own_step_is_shown_and_decides_nothing() {
+        let caller = told(Reporter::Caller, &[(Pending, 0), (Completed, 90)]);
+        let own = told(Reporter::Application, &[(FailedExecution, 9_000)]);
+        let calls = [vec![caller.plain()], vec![own.step("own", None)]];
+        let got = view(&calls, 10_000);
+        assert_eq!(got["steps"].as_array().unwrap().len(), 2);
+        assert_eq!(got["state"], "completed");
+        assert_eq!(got["verdict"], "completed in 90 ms over 2 steps");
+        assert_eq!(got["ended_at"], Timestamp::from_millis(90).to_string());
+        let alone = view(&calls[1..], 10_000);
+        assert_eq!(alone["state"], "failed_execution");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use toml::Value as Toml;
 
-use crate::identity::{Network, Trust};
+use crate::identity::{Hosts, Network, Pattern, Trust};
 use crate::socket::Address;
 
 /// Where our application listens.
@@ -153,6 +153,16 @@ pub(super) fn trust(value: &Toml) -> Result<Trust, String> {
             other,
         )),
     }
+}
+
+/// Reads the hosts that may be asked for beside agents.
+pub(super) fn hosts(texts: &[String]) -> Result<Hosts, String> {
+    let pattern = |text: &String| {
+        text.parse::<Pattern>()
+            .map_err(|error| format!("holds `{}`, which {error}", text.escape_debug()))
+    };
+    let patterns = texts.iter().map(pattern).collect::<Result<_, _>>()?;
+    Ok(Hosts::new(patterns))
 }
 
 /// Reads `IP:PORT`, where `localhost` stands for 127.0.0.1, or `unix:/PATH`.

@@ -15,6 +15,8 @@ use crate::socket::Address;
 
 /// Beyond it no contract is read; the canonical form may have 256 KiB.
 const LONGEST_CONTRACT: u64 = 1 << 20;
+/// Where an application takes wrapped calls unless it is told otherwise.
+const ENVELOPE_PATH: &str = "/hermes/invoke";
 
 /// Reads every section; problems stay with the reader.
 pub(super) fn settings(
@@ -50,6 +52,7 @@ pub(super) fn settings(
     let mut settings = Settings {
         outbound: Outbound {
             listen: reader.listen("outbound.listen"),
+            allow_hosts: reader.hosts("outbound.allow_hosts"),
         },
         admin: Admin {
             listen: reader.listen("admin.listen"),
@@ -64,6 +67,8 @@ pub(super) fn settings(
         inbound,
         application,
         effective: Default::default(),
+        source: source.clone(),
+        role: Role::Described,
     };
     secure::settle(reader, &mut settings);
     check_listeners(reader, &settings, roles);
@@ -121,45 +126,27 @@ struct Contracts {
 
 fn contracts(reader: &mut Reader) -> Contracts {
     let declared = reader.effective.list_length("application.contract");
-    let sources = (0..declared)
-        .filter_map(|index| contract(reader, &format!("application.contract[{index}]")));
-    let sources = sources.collect();
+    let mut sources: Vec<ContractSource> = Vec::with_capacity(declared);
+    for index in 0..declared {
+        let at = format!("application.contract[{index}]");
+        let Some(source) = contract(reader, &at) else {
+            continue;
+        };
+        let by_handshake = |source: &ContractSource| source.origin == ContractOrigin::Handshake;
+        if by_handshake(&source) && sources.iter().any(by_handshake) {
+            let message = "is set twice, but an application hands out one contract";
+            reader.problem(&format!("{at}.handshake"), message);
+        }
+        sources.push(source);
+    }
     Contracts { declared, sources }
 }
 
 fn contract(reader: &mut Reader, at: &str) -> Option<ContractSource> {
     let key = |name: &str| format!("{at}.{name}");
-    let file = reader.file(&key("file"));
-    match &file {
-        None => missing(
-            reader,
-            at,
-            "file",
-            "is required: the contract this entry is about",
-        ),
-        Some(path) => match std::fs::metadata(path) {
-            Ok(found) if found.is_file() => {}
-            Ok(_) => reader.problem(&key("file"), format!("{} is no file", path.display())),
-            Err(error) => reader.problem(
-                &key("file"),
-                format!("cannot read {}: {error}", path.display()),
-            ),
-        },
-    }
-    let path = reader.text(&key("path"));
-    if path.is_empty() {
-        missing(
-            reader,
-            at,
-            "path",
-            "is required: the path of the application's route",
-        );
-    } else if address::is_reserved(&path) {
-        reader.problem(
-            &key("path"),
-            "must not lie under /hermes/, which the sidecar answers itself",
-        );
-    }
+    let origin = contract_origin(reader, at);
+    let styles = [("native", Style::Native), ("envelope", Style::Envelope)];
+    let style = reader.word(&key("style"), &styles, Style::Native);
     let words = [
         ("strict", Validate::Strict),
         ("warn", Validate::Warn),
@@ -170,14 +157,70 @@ fn contract(reader: &mut Reader, at: &str) -> Option<ContractSource> {
         ("PUT", Method::Put),
         ("PATCH", Method::Patch),
     ];
+    let method = reader.word(&key("method"), &methods, Method::Post);
+    if style == Style::Envelope && method != Method::Post {
+        reader.problem(&key("method"), "must be POST with style = \"envelope\"");
+    }
     Some(ContractSource {
-        method: reader.word(&key("method"), &methods, Method::Post),
-        path,
+        path: contract_path(reader, at, style),
+        method,
+        style,
         input: reader.word(&key("validate.input"), &words, Validate::Strict),
         output: reader.word(&key("validate.output"), &words, Validate::Strict),
         allow: secure::allow(reader, &key("allow")),
-        file: file?,
+        origin: origin?,
     })
+}
+
+/// Takes where a contract comes from: a file that is there, or the application.
+fn contract_origin(reader: &mut Reader, at: &str) -> Option<ContractOrigin> {
+    let (file, handshake) = (format!("{at}.file"), format!("{at}.handshake"));
+    let path = reader.file(&file);
+    match (path, reader.flag(&handshake)) {
+        (None, true) => Some(ContractOrigin::Handshake),
+        (Some(_), true) => {
+            reader.problem(&handshake, "cannot stand beside file: give one of the two");
+            None
+        }
+        (None, false) => {
+            let message = "is required: the contract this entry is about, or handshake = true";
+            missing(reader, at, "file", message);
+            None
+        }
+        (Some(path), false) => {
+            match std::fs::metadata(&path) {
+                Ok(found) if found.is_file() => {}
+                Ok(_) => reader.problem(&file, format!("{} is no file", path.display())),
+                Err(error) => {
+                    reader.problem(&file, format!("cannot read {}: {error}", path.display()));
+                }
+            }
+            Some(ContractOrigin::File(path))
+        }
+    }
+}
+
+/// Takes the path at the application; a native one is also the path that peers call.
+fn contract_path(reader: &mut Reader, at: &str, style: Style) -> String {
+    let key = format!("{at}.path");
+    let path = reader.text(&key);
+    match style {
+        Style::Envelope if path.is_empty() => {
+            reader.derive(&key, ENVELOPE_PATH, "envelope style");
+            ENVELOPE_PATH.to_owned()
+        }
+        Style::Envelope => path,
+        Style::Native => {
+            if path.is_empty() {
+                let message = "is required: the path of the application's route";
+                missing(reader, at, "path", message);
+            } else if address::is_reserved(&path) {
+                let message = "must not lie under /hermes/, which the sidecar answers itself";
+                reader.problem(&key, message);
+            }
+            path
+        }
+    }
 }
 
 /// Notes a missing key at the line its table begins.
@@ -209,15 +252,21 @@ fn name(reader: &mut Reader, contracts: &Contracts, roles: Roles) -> String {
         reader.problem("application.name", "is required unless a contract gives it");
         return given;
     }
-    // A contract whose file is missing or unreadable is a problem of its own.
-    let Some(first) = contracts
+    if contracts
         .sources
-        .first()
-        .filter(|first| first.file.is_file())
-    else {
+        .iter()
+        .any(|source| source.file().is_none())
+    {
+        let message = "is required with handshake = true: the contract is not known yet";
+        reader.problem("application.name", message);
+        return given;
+    }
+    // A contract whose file is missing or unreadable is a problem of its own.
+    let first = contracts.sources.first().and_then(ContractSource::file);
+    let Some(first) = first.filter(|first| first.is_file()) else {
         return given;
     };
-    match family(&first.file) {
+    match family(first) {
         Ok(family) => {
             reader.derive("application.name", &family, "first contract");
             family

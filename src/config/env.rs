@@ -16,13 +16,22 @@ use super::suggest::nearest;
 const USUAL_FILE: &str = "hermes.toml";
 
 /// Everything settings are made of.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Source {
     pub file: Option<PathBuf>,
     pub variables: Vec<(OsString, OsString)>,
     /// `KEY=VALUE` from flags, strongest.
     pub flags: Vec<(String, String)>,
     pub host_name: String,
+}
+
+/// Shows where settings come from, and no value: variables hold tokens.
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Source {
@@ -44,6 +53,17 @@ impl Source {
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let (_, value) = self.variables.iter().find(|(known, _)| known == name)?;
         value.to_str().filter(|value| !value.is_empty())
+    }
+
+    /// Returns the listener that a sidecar tells the command it runs: `HERMES_ADMIN`,
+    /// `HERMES_OUTBOUND`.
+    pub fn beside(&self, listener: &str) -> Option<String> {
+        let variable = match listener {
+            "admin" => self.variable("HERMES_ADMIN"),
+            "outbound" => self.variable("HERMES_OUTBOUND"),
+            _ => None,
+        };
+        variable.map(str::to_owned)
     }
 
     /// Finds the folder that databases live in by default.
@@ -75,8 +95,9 @@ pub fn is_writable(folder: &Path) -> bool {
     })
 }
 
-/// Applies `HERMES_SECTION__KEY` over the file. Other names that begin with `HERMES_` may be anybody's
-/// (Kubernetes sets `HERMES_COLLECTOR_PORT`) and are left alone, unless they look like a slip.
+/// Applies `HERMES_SECTION__KEY` over the file; two underscores make a name ours, known or not. Other
+/// names that begin with `HERMES_` may be anybody's (Kubernetes sets `HERMES_COLLECTOR_PORT`) and
+/// are left alone, unless they look like a slip.
 pub(super) fn apply_variables(source: &Source, effective: &mut Effective, problems: &mut Problems) {
     for (name, value) in &source.variables {
         let Some(name) = name.to_str() else { continue };
@@ -156,11 +177,16 @@ fn key_of(rest: &str) -> Named {
             None => format!("names no key of [{section}]"),
         });
     }
-    match nearest(section, keys::children("")) {
-        Some(near) => Named::Slip(format!(
+    Named::Slip(match nearest(section, keys::children("")) {
+        Some(near) => format!(
             "names no section; did you mean HERMES_{}__…?",
             near.to_ascii_uppercase()
-        )),
-        None => Named::Foreign,
-    }
+        ),
+        None => {
+            let mut sections: Vec<&str> = keys::children("").collect();
+            sections.sort_unstable();
+            sections.dedup();
+            format!("names no section; there are {}", sections.join(", "))
+        }
+    })
 }

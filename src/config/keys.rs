@@ -112,10 +112,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
-const HANDSHAKE: &str = "contracts by handshake are not built into this version";
-const ENVELOPE: &str = "the envelope style is not built into this version";
 const CONNECT: &str = "certificates from Consul Connect are not built into this version";
-const PROXYING: &str = "absolute-form targets are not built into this version";
 const SIGNATURES: &str = "signatures are not built into this version";
 const RETRY: &str = "retries are not built into this version";
 const EJECTION: &str = "ejection is not built into this version";
@@ -155,10 +152,10 @@ pub static KEYS: &[Key] = &[
     key("application.require_version", Kind::Flag, "false", "health must report the contract's version"),
     key("application.forward_path", Kind::Flag, "false", "send Hermes-Path on to the application"),
     key("application.contract[].file", Kind::File, r#""""#, "the contract, relative to this file"),
-    key("application.contract[].handshake", Kind::Flag, "false", "ask the application for its contract").later(HANDSHAKE),
+    key("application.contract[].handshake", Kind::Flag, "false", "ask the application for its contract, by GET /hermes/handshake, instead of reading a file"),
     key("application.contract[].method", Kind::Choice(&["POST", "PUT", "PATCH"]), r#""POST""#, "method of the application's route"),
-    key("application.contract[].path", Kind::UrlPath, r#""""#, "path of the application's route"),
-    key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone").except(&["envelope"], ENVELOPE),
+    key("application.contract[].path", Kind::UrlPath, r#""""#, "path of the application's route; envelope: empty for /hermes/invoke"),
+    key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone; envelope: {\"input\",\"context\"}"),
     key("application.contract[].validate.input", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a request that breaks the contract leads to"),
     key("application.contract[].validate.output", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a reply that breaks the contract leads to"),
     key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call, as their certificates have them; `*` for all"),
@@ -169,7 +166,7 @@ pub static KEYS: &[Key] = &[
     key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks; with TLS mtls unless told otherwise"),
 
     key("outbound.listen", Kind::LocalListen, r#""127.0.0.1:7402""#, "where the application calls others"),
-    key("outbound.allow_hosts", Kind::Texts, "[]", "absolute-form targets beside *.hermes").later(PROXYING),
+    key("outbound.allow_hosts", Kind::Hosts, "[]", "hosts that may be called beside *.hermes, unchecked: HOST, HOST:PORT or *.SUFFIX"),
 
     key("admin.listen", Kind::LocalListen, r#""127.0.0.1:7403""#, "where the operator asks and commands"),
     key("admin.public_listen", Kind::OptionalListen, r#""""#, "second, read-only listener: /metrics /live /ready; empty: none"),

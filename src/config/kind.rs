@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::Value as Toml;
 
 use super::address::{self, Advertise, CollectorTarget, Upstream};
-use crate::identity::Trust;
+use crate::identity::{Hosts, Trust};
 use crate::socket::Address;
 
 /// What a key accepts.
@@ -39,6 +39,8 @@ pub enum Kind {
     UrlPath,
     /// Path prefixes of URLs.
     UrlPrefixes,
+    /// Patterns of hosts.
+    Hosts,
     File,
     /// `IP:PORT`.
     Listen,
@@ -71,6 +73,7 @@ pub enum Value {
     Upstream(Option<Upstream>),
     CollectorTarget(Option<CollectorTarget>),
     TrustContext(Trust),
+    Hosts(Hosts),
     Table(toml::Table),
 }
 
@@ -88,6 +91,7 @@ impl Kind {
                 self.parse_list(value).map(Value::Texts)
             }
             Kind::TrustContext => address::trust(value).map(Value::TrustContext),
+            Kind::Hosts => address::hosts(&self.parse_list(value)?).map(Value::Hosts),
             Kind::Table => value
                 .as_table()
                 .cloned()
@@ -169,6 +173,7 @@ impl Kind {
                 | Kind::Choices(_)
                 | Kind::Texts
                 | Kind::UrlPrefixes
+                | Kind::Hosts
                 | Kind::Table
         )
     }
@@ -182,7 +187,7 @@ impl Kind {
             Kind::Length(..) => "a length of time such as \"5s\"".to_owned(),
             Kind::Choice(choices) => format!("one of {}", choices.join(", ")),
             Kind::Choices(choices) => format!("a list of {}", choices.join(", ")),
-            Kind::Texts | Kind::UrlPrefixes => "a list of texts".to_owned(),
+            Kind::Texts | Kind::UrlPrefixes | Kind::Hosts => "a list of texts".to_owned(),
             Kind::Table => "a table".to_owned(),
             Kind::TrustContext => "\"any\", \"mtls\" or a list of networks".to_owned(),
             Kind::Listen | Kind::LocalListen | Kind::OptionalListen => {

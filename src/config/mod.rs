@@ -32,10 +32,11 @@ pub use origin::{Effective, Entry, Origin};
 pub use problem::{Error, Problem};
 pub use schema::schema;
 pub use settings::{
-    Admin, Application, Collector, Consul, ConsulTls, ContractSource, Durability, Inbound, Limits,
-    Log, LogFormat, Method, Outbound, Protocol, Settings, Spool, Validate,
+    Admin, Application, Collector, Consul, ConsulTls, ContractOrigin, ContractSource, Durability,
+    Inbound, Limits, Log, LogFormat, Method, Outbound, Protocol, Settings, Spool, Style, Validate,
 };
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use consul_env::ConsulVariables;
@@ -68,12 +69,53 @@ impl Roles {
     }
 }
 
+/// Settings that may have problems; where one has, a harmless value stands in.
+#[derive(Debug)]
+pub struct Examined {
+    pub settings: Settings,
+    /// In the order of the file.
+    pub problems: Vec<Problem>,
+    /// False: parts of the file could not be read, so that the values mean little.
+    pub is_whole: bool,
+}
+
+impl Examined {
+    /// Says whether a key, or one below it, has a problem.
+    pub fn is_faulty(&self, key: &str) -> bool {
+        let below = |problem: &Problem| {
+            let rest = problem.key.strip_prefix(key);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        self.problems.iter().any(below)
+    }
+}
+
 /// A file longer than this is no config.
 const LONGEST_FILE: u64 = 1 << 20;
 
 impl Settings {
     /// Reads and checks everything; on failure tells every problem, not the first.
     pub fn load(source: &Source, role: Role) -> Result<Self, Error> {
+        let (settings, problems, _) = Self::read(source, role);
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(problems.into_error())
+        }
+    }
+
+    /// Reads what can be read, for whoever goes on looking after a problem; nothing may be run
+    /// with these.
+    pub fn examine(source: &Source, role: Role) -> Examined {
+        let (settings, problems, is_whole) = Self::read(source, role);
+        Examined {
+            settings,
+            problems: problems.into_error().problems().to_vec(),
+            is_whole,
+        }
+    }
+
+    fn read(source: &Source, role: Role) -> (Self, Problems, bool) {
         let (mut reader, read) = layers(source);
         let roles = roles(&reader.effective, role);
         reader.check_rules();
@@ -86,11 +128,36 @@ impl Settings {
                 collector: false,
             }
         };
-        let settings = assemble::settings(&mut reader, source, read.consul, required);
-        if reader.problems.is_empty() {
-            Ok(settings)
-        } else {
-            Err(reader.problems.into_error())
+        let mut settings = assemble::settings(&mut reader, source, read.consul, required);
+        settings.role = role;
+        (settings, reader.problems, read.is_sound)
+    }
+
+    /// Reads the same sources again, as they are now.
+    pub fn again(&self) -> Result<Self, Error> {
+        Self::load(&self.source, self.role)
+    }
+
+    /// Lists the keys that have another value in `other`, or none.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let (here, there) = (&self.effective, &other.effective);
+        let keys: BTreeSet<&str> = here
+            .iter()
+            .chain(there.iter())
+            .map(|(key, _)| key)
+            .collect();
+        let value = |entry: &'_ Entry| entry.value.clone();
+        let differs = |key: &&str| here.get(key).map(value) != there.get(key).map(value);
+        let different = keys.into_iter().filter(differs);
+        different.map(str::to_owned).collect()
+    }
+
+    /// Takes over the log filter of `other`.
+    pub fn take_log_filter(&mut self, other: &Self) {
+        self.log.filter.clone_from(&other.log.filter);
+        if let Some(entry) = other.effective.get("log.filter") {
+            let (value, origin) = (entry.value.clone(), entry.origin.clone());
+            self.effective.set("log.filter", value, origin);
         }
     }
 

@@ -16,7 +16,7 @@ use super::keys::{self, Key, Rule};
 use super::kind::Value;
 use super::origin::{Effective, Origin};
 use super::problem::Problems;
-use crate::identity::Trust;
+use crate::identity::{Hosts, Trust};
 
 pub(super) struct Reader {
     pub effective: Effective,
@@ -192,6 +192,13 @@ impl Reader {
     pub fn trust_context(&mut self, path: &str) -> Trust {
         self.take(path, Trust::Any, |value| match value {
             Value::TrustContext(trust) => Some(trust),
+            _ => None,
+        })
+    }
+
+    pub fn hosts(&mut self, path: &str) -> Hosts {
+        self.take(path, Hosts::default(), |value| match value {
+            Value::Hosts(hosts) => Some(hosts),
             _ => None,
         })
     }

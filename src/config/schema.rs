@@ -71,7 +71,9 @@ fn of_kind(kind: Kind) -> Value {
         Kind::Length(..) => json!({"type": "string", "pattern": LENGTH}),
         Kind::Choice(words) => json!({"enum": words}),
         Kind::Choices([first, ..]) => of_words(kind, json!({"contains": {"const": first}})),
-        Kind::Choices([]) | Kind::Texts | Kind::UrlPrefixes => of_words(kind, json!({})),
+        Kind::Choices([]) | Kind::Texts | Kind::UrlPrefixes | Kind::Hosts => {
+            of_words(kind, json!({}))
+        }
         Kind::TrustContext => {
             json!({"anyOf": [{"enum": ["any"]}, {"type": "array", "items": {"type": "string"}}]})
         }

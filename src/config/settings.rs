@@ -3,14 +3,15 @@
 //! Sections mirror the file. Keys whose feature is not built yet have no field: they were
 //! refused unless they hold their default.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::identity::{Allow, Secret, tls};
+use crate::identity::{Allow, Hosts, Secret, tls};
 use crate::socket::Address;
 
 use super::address::{Advertise, CollectorTarget, Upstream};
 use super::origin::Effective;
+use super::{Role, Source};
 use crate::identity::Trust;
 
 /// Everything a sidecar or collector was told.
@@ -29,6 +30,9 @@ pub struct Settings {
     pub collector: Collector,
     /// The same values as written, with their origins, for `config show` and `/config`.
     pub effective: Effective,
+    /// What they were made of, and for which role, to read them again.
+    pub(super) source: Source,
+    pub(super) role: Role,
 }
 
 #[derive(Debug, Clone)]
@@ -84,13 +88,41 @@ pub enum Protocol {
 /// Where a contract comes from and which route of the application it describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContractSource {
-    /// Resolved; existed when the settings were read.
-    pub file: PathBuf,
+    pub origin: ContractOrigin,
     pub method: Method,
+    /// At the application. Peers call an envelope contract at a path of the sidecar's own.
     pub path: String,
+    pub style: Style,
     pub input: Validate,
     pub output: Validate,
     pub allow: Allow,
+}
+
+impl ContractSource {
+    /// Returns the contract's file, if it comes from one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.origin {
+            ContractOrigin::File(file) => Some(file),
+            ContractOrigin::Handshake => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContractOrigin {
+    /// Resolved; existed when the settings were read.
+    File(PathBuf),
+    /// The application hands it out.
+    Handshake,
+}
+
+/// What the application is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// The input alone.
+    Native,
+    /// The input and its context in a wrapper.
+    Envelope,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +161,7 @@ pub struct Inbound {
 #[derive(Debug, Clone)]
 pub struct Outbound {
     pub listen: Address,
+    pub allow_hosts: Hosts,
 }
 
 #[derive(Debug, Clone)]

@@ -97,7 +97,8 @@ fn a_service_needs_four_lines() {
     assert_eq!(
         application.contracts,
         [ContractSource {
-            file: world.path("fraud.json"),
+            origin: ContractOrigin::File(world.path("fraud.json")),
+            style: Style::Native,
             method: Method::Post,
             path: "/api/v1/risk".to_owned(),
             input: Validate::Strict,
@@ -403,6 +404,53 @@ fn a_service_lacking_a_half_is_told_so() {
 }
 
 #[test]
+fn a_contract_by_handshake_and_an_envelope_need_no_file_and_no_path() {
+    let service = "name = 'fraud'\nupstream = 'http://127.0.0.1:5000'\n";
+    let entry = "[[application.contract]]\nhandshake = true\nstyle = 'envelope'\n";
+    let world = World::with(&format!("[application]\n{service}{entry}"));
+    let settings = world.load();
+    let [contract] = settings.application.contracts.as_slice() else {
+        panic!("{:?}", settings.application.contracts);
+    };
+    assert_eq!(contract.origin, ContractOrigin::Handshake);
+    assert_eq!(contract.style, Style::Envelope);
+    assert_eq!(contract.path, "/hermes/invoke");
+    let path = "application.contract[0].path";
+    assert_eq!(world.origin(path), "envelope style");
+
+    for (config, problem) in [
+        (
+            format!("[application]\nupstream = 'http://127.0.0.1:1'\n{entry}"),
+            "application.name: is required with handshake = true",
+        ),
+        (
+            format!("[application]\n{service}{entry}file = 'fraud.json'\n"),
+            "application.contract[0].handshake: cannot stand beside file",
+        ),
+        (
+            format!("[application]\n{service}{entry}method = 'PUT'\n"),
+            "application.contract[0].method: must be POST",
+        ),
+        (
+            format!("[application]\n{service}{entry}{entry}"),
+            "application.contract[1].handshake: is set twice",
+        ),
+        (
+            format!("[application]\n{service}[[application.contract]]\nhandshake = true\n"),
+            "application.contract[0].path: is required",
+        ),
+        (
+            format!("[application]\n{service}[[application.contract]]\npath = '/a'\n"),
+            "application.contract[0].file: is required",
+        ),
+    ] {
+        let problems = World::with(&config).problems(Role::Sidecar);
+        assert_eq!(problems.len(), 1, "{config}: {problems:?}");
+        assert!(problems[0].contains(problem), "{config}: {problems:?}");
+    }
+}
+
+#[test]
 fn flag_beats_variable_beats_file_beats_consul_beats_default() {
     let config = format!("{CALLER}[consul]\naddress = \"http://file:1\"\n");
     let address = |world: &World| (world.load().consul.address, world.origin("consul.address"));
@@ -517,11 +565,16 @@ fn slips_in_variables_are_refused_and_strangers_left_alone() {
             "HERMES_SPOOL__COLOUR_OF_INK",
             Some("names no key of [spool]"),
         ),
+        (
+            "HERMES_ELSEWHERE__NAME",
+            Some("names no section; there are admin, application, "),
+        ),
         ("HERMES_COLLECTOR_PORT", None),
         ("HERMES_COLLECTOR_SERVICE_HOST", None),
+        ("HERMES_OUTBOUND", None),
+        ("HERMES_ADMIN", None),
         ("HERMES_TEST_BIN", None),
         ("HERMES_TEST_APPLICATION__NAM", None),
-        ("HERMES_ELSEWHERE__NAME", None),
         ("HERMES", None),
     ] {
         let world = World::with(CALLER).variable(name, "x");

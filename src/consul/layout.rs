@@ -53,6 +53,11 @@ impl Layout {
     pub fn index(&self, id: &str) -> String {
         format!("{}/index/{id}", self.prefix)
     }
+
+    /// Names the index entries of every minor of one major of a family.
+    pub fn minors(&self, family: &str, major: u32) -> String {
+        format!("{}/index/{family}-v{major}.", self.prefix)
+    }
 }
 
 #[cfg(test)]
@@ -74,5 +79,6 @@ mod tests {
             "blue/contracts/fraud-v1.0/version"
         );
         assert_eq!(other.index("fraud-v1.0"), "blue/index/fraud-v1.0");
+        assert_eq!(other.minors("fraud", 1), "blue/index/fraud-v1.");
     }
 }

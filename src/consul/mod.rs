@@ -28,4 +28,4 @@ pub use kv::{KvEntry, MAX_VALUE_BYTES};
 pub use layout::Layout;
 pub use observe::{Observe, Operation, Outcome};
 pub use service::{Check, CheckKind, CheckStatus, Registered, Registration};
-pub use transport::{Config, TlsOptions, Token};
+pub use transport::{Config, TlsOptions};

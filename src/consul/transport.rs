@@ -10,6 +10,8 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use tokio::time::Instant;
 
+use crate::identity::Secret;
+
 use super::error::Error;
 use super::observe::{Observe, Operation, Outcome};
 
@@ -29,7 +31,7 @@ const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-consul-token");
 pub struct Config {
     /// `http://host:port`, `https://host:port`, `unix:/path`, or bare `host:port` for http.
     pub address: String,
-    pub token: Option<Token>,
+    pub token: Option<Secret>,
     /// Goes before `token`; read again whenever it changes.
     pub token_file: Option<PathBuf>,
     pub tls: TlsOptions,
@@ -62,35 +64,18 @@ impl Default for TlsOptions {
     }
 }
 
-/// An ACL token; does not show itself.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
-
-impl From<String> for Token {
-    fn from(text: String) -> Token {
-        Token(text)
+/// Returns the token as a header shows it, or nothing where it is empty.
+fn header(token: &Secret) -> Result<Option<HeaderValue>, Error> {
+    let text = token.reveal().trim();
+    if text.is_empty() {
+        return Ok(None);
     }
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(***)")
-    }
-}
-
-impl Token {
-    fn header(&self) -> Result<Option<HeaderValue>, Error> {
-        let text = self.0.trim();
-        if text.is_empty() {
-            return Ok(None);
-        }
-        let mut value = HeaderValue::from_str(text).map_err(|_error| Error::Invalid {
-            what: "the token".to_owned(),
-            problems: vec!["it holds characters that a header cannot carry".to_owned()],
-        })?;
-        value.set_sensitive(true);
-        Ok(Some(value))
-    }
+    let mut value = HeaderValue::from_str(text).map_err(|_error| Error::Invalid {
+        what: "the token".to_owned(),
+        problems: vec!["it holds characters that a header cannot carry".to_owned()],
+    })?;
+    value.set_sensitive(true);
+    Ok(Some(value))
 }
 
 /// What came back, whatever the status.
@@ -350,7 +335,7 @@ struct TokenFile {
 impl TokenSource {
     fn new(config: &Config) -> Result<TokenSource, Error> {
         let Some(path) = config.token_file.clone() else {
-            let fixed = config.token.as_ref().map(Token::header).transpose()?;
+            let fixed = config.token.as_ref().map(header).transpose()?;
             return Ok(TokenSource::Fixed(fixed.flatten()));
         };
         let text = read("token file", &path)?;
@@ -391,7 +376,7 @@ impl TokenSource {
 }
 
 fn token_of(text: &[u8]) -> Result<Option<HeaderValue>, Error> {
-    Token(String::from_utf8_lossy(text).into_owned()).header()
+    header(&Secret::new(String::from_utf8_lossy(text)))
 }
 
 #[cfg(test)]
@@ -471,9 +456,9 @@ mod tests {
     #[test]
     fn a_token_never_shows_itself() {
         let mut config = config("http://a");
-        config.token = Some(Token::from("s3cret".to_owned()));
+        config.token = Some(Secret::new("s3cret"));
         assert!(!format!("{config:?}").contains("s3cret"));
-        config.token = Some(Token::from("s3c\nret".to_owned()));
+        config.token = Some(Secret::new("s3c\nret"));
         let error = Transport::new(&config, Arc::new(|_, _, _| {}))
             .err()
             .expect("refused");

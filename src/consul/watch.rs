@@ -52,11 +52,6 @@ impl Options {
         spread: Duration::ZERO,
         max_backoff: Duration::from_secs(5),
     };
-    /// For what can wait.
-    pub const CALM: Options = Options {
-        spread: Duration::from_secs(5),
-        max_backoff: Duration::from_secs(30),
-    };
 }
 
 /// What a watch has seen so far.
@@ -123,19 +118,19 @@ impl Client {
         })
     }
 
-    /// Watches one key.
-    pub fn watch_key(
+    /// Watches the keys below a prefix, without their values.
+    pub fn watch_keys(
         &self,
-        key: &str,
+        prefix: &str,
         options: Options,
     ) -> (
-        watch::Receiver<Seen<Option<KvEntry>>>,
+        watch::Receiver<Seen<Vec<String>>>,
         impl Future<Output = ()> + Send + use<>,
     ) {
-        let (client, key) = (self.clone(), key.to_owned());
+        let (client, prefix) = (self.clone(), prefix.to_owned());
         watch(self.budget().clone(), options, move |poll| {
-            let (client, key) = (client.clone(), key.clone());
-            async move { client.kv_get(&key, poll).await }
+            let (client, prefix) = (client.clone(), prefix.clone());
+            async move { client.kv_keys(&prefix, poll).await }
         })
     }
 

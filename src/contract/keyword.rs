@@ -179,6 +179,26 @@ pub fn for_each_schema<'a>(
     }
 }
 
+/// Changes every object schema in place, outermost first.
+pub fn edit(schema: &mut Value, change: &mut dyn FnMut(&mut Map<String, Value>)) {
+    let Value::Object(members) = schema else {
+        return;
+    };
+    change(members);
+    for (name, value) in members {
+        match (holds(name), value) {
+            (Some(Schema), schema) => edit(schema, change),
+            (Some(Schemas), Value::Array(schemas)) => {
+                schemas.iter_mut().for_each(|schema| edit(schema, change));
+            }
+            (Some(SchemaMap), Value::Object(schemas)) => {
+                schemas.values_mut().for_each(|schema| edit(schema, change));
+            }
+            _ => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

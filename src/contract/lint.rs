@@ -3,6 +3,7 @@
 //! - errors are what the sidecar itself would refuse, found by the same code, plus what only
 //!   several files or a probe against its schema can show
 //! - every finding of every file at once, in the order of the files
+//! - an OpenAPI document is judged as the contracts it holds, at the places where it says them
 //! - elsewhere: signatures and changes between versions
 
 mod render;
@@ -18,7 +19,9 @@ pub use render::{human, json};
 use super::{
     Contract, ContractId, Problem, Profile, Validator, guard,
     guard::Limits,
-    keyword, read,
+    keyword,
+    openapi::{self, Draft, Origins},
+    read,
     schema::{self, FORMATS},
 };
 
@@ -51,7 +54,7 @@ pub struct Finding {
 pub fn lint(files: &[(String, Vec<u8>)], profile: Profile) -> Vec<Finding> {
     let mut reports: Vec<Report> = files
         .iter()
-        .map(|(name, body)| Report::of(name, body, profile))
+        .flat_map(|(name, body)| Report::all_of(name, body, profile))
         .collect();
     let circles = circles(&reports);
     for (report, circle) in reports.iter_mut().zip(circles) {
@@ -70,50 +73,94 @@ pub fn has_errors(findings: &[Finding]) -> bool {
         .any(|finding| finding.severity == Severity::Error)
 }
 
-/// What is known about one file.
+/// What is known about one contract.
 struct Report<'a> {
     file: &'a str,
     contract: Option<Contract>,
     findings: Vec<Finding>,
+    /// Where the file says what the contract says; empty where it is the contract.
+    origins: Origins,
 }
 
 impl<'a> Report<'a> {
-    fn of(file: &'a str, body: &[u8], profile: Profile) -> Self {
-        let mut report = Self {
+    fn all_of(file: &'a str, body: &[u8], profile: Profile) -> Vec<Self> {
+        let empty = || Self {
             file,
             contract: None,
             findings: Vec::new(),
+            origins: Origins::default(),
         };
+        if !openapi::is_document(body) {
+            let mut report = empty();
+            report.judge(body, profile);
+            return vec![report];
+        }
+        match openapi::drafts(body) {
+            Ok(drafts) => {
+                let drafts = drafts.into_iter();
+                let reports = drafts.map(|draft| {
+                    let mut report = empty();
+                    report.judge_draft(draft, profile);
+                    report
+                });
+                reports.collect()
+            }
+            Err(problems) => {
+                let mut report = empty();
+                report.errors(problems);
+                vec![report]
+            }
+        }
+    }
+
+    fn judge_draft(&mut self, draft: Draft, profile: Profile) {
+        self.warnings(draft.warnings.clone());
+        match draft.text() {
+            Ok(text) => {
+                self.origins = draft.origins;
+                self.judge(&text, profile);
+            }
+            Err(faults) => self.errors(faults),
+        }
+    }
+
+    fn judge(&mut self, body: &[u8], profile: Profile) {
         let document = match read::document(body) {
             Ok(document) => document,
-            Err(problems) => {
-                report.errors(problems);
-                return report;
-            }
+            Err(problems) => return self.errors(problems),
         };
         match read::contract(&document, body) {
-            Ok(contract) => report.contract = Some(contract),
-            Err(problems) => report.errors(problems),
+            Ok(contract) => self.contract = Some(contract),
+            Err(problems) => self.errors(problems),
         }
-        report.errors(strict_id(&document, profile));
-        let input = report.schema(&document, "input_schema");
-        let output = report.schema(&document, "output_schema");
+        self.errors(strict_id(&document, profile));
+        let input = self.schema(&document, "input_schema");
+        let output = self.schema(&document, "output_schema");
         if let Some(Value::Object(probe)) = document.get("probe") {
-            report.errors(input.and_then(|schema| broken_input(&schema, probe)));
-            report.errors(output.and_then(|schema| broken_expectation(&schema, probe)));
+            self.errors(input.and_then(|schema| broken_input(&schema, probe)));
+            self.errors(output.and_then(|schema| broken_expectation(&schema, probe)));
         }
-        report.warnings(omissions(&document));
-        report
+        self.warnings(omissions(&document));
     }
 
     fn add(&mut self, severity: Severity, problems: impl IntoIterator<Item = Problem>) {
-        let file = self.file;
-        let finding = |problem| Finding {
-            file: file.to_owned(),
-            severity,
-            problem,
-        };
-        self.findings.extend(problems.into_iter().map(finding));
+        for problem in problems {
+            let finding = Finding {
+                file: self.file.to_owned(),
+                severity,
+                problem: self.origins.placed(problem),
+            };
+            if !self.is_said(&finding.problem) {
+                self.findings.push(finding);
+            }
+        }
+    }
+
+    /// Answers whether a place was told already that nobody checks its format.
+    fn is_said(&self, problem: &Problem) -> bool {
+        let mut before = self.findings.iter().map(|finding| &finding.problem);
+        problem.rule == "unknown-format"
+            && before.any(|said| said.rule == "unchecked-format" && said.pointer == problem.pointer)
     }
 
     fn errors(&mut self, problems: impl IntoIterator<Item = Problem>) {

@@ -6,10 +6,11 @@
 //!
 //! - the body a contract was read from is kept byte for byte, for those who publish it
 //! - faults are reported all at once, each with its place and remedy
-//! - elsewhere: following contracts in Consul (`watch`), who may sign them (`admission`)
+//! - elsewhere: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`), who may sign them (`admission`)
 
 pub mod guard;
 pub mod lint;
+pub mod openapi;
 
 mod cache;
 mod id;
@@ -17,6 +18,7 @@ mod keyword;
 mod number;
 mod pointer;
 mod problem;
+mod range;
 mod read;
 mod reference;
 mod schema;
@@ -34,6 +36,7 @@ use serde_json::{Map, Value};
 pub use cache::{Cache, Compiled};
 pub use id::{BadId, ContractId, Profile, UnknownProfile};
 pub use problem::{Problem, Problems};
+pub use range::{BadRange, Range};
 pub use schema::{FORMATS, Validator};
 pub use violation::{Violation, Violations};
 
@@ -41,6 +44,49 @@ use crate::identity::Digest;
 
 /// The largest canonical form, in bytes.
 pub const MAX_CANONICAL: usize = 256 * 1024;
+
+/// Reads a file: a contract, or an OpenAPI document that holds the one that is wanted. What was
+/// changed or left out on the way comes beside it.
+pub fn from_file(
+    body: &[u8],
+    wanted: &openapi::Wanted<'_>,
+) -> Result<(Contract, Problems), Problems> {
+    if openapi::is_document(body) {
+        let imported = openapi::read_one(body, wanted)?;
+        return Ok((imported.contract, imported.warnings));
+    }
+    Ok((Contract::from_slice(body)?, Problems::default()))
+}
+
+/// Reads what an application says of itself, in the forms that a file may have.
+pub fn from_reply(
+    reply: &[u8],
+    wanted: &openapi::Wanted<'_>,
+) -> Result<(Contract, Problems), Problems> {
+    if openapi::is_document(reply) {
+        return from_file(reply, wanted);
+    }
+    let (contract, has_hash) = Contract::from_handshake(reply)?;
+    if let Some(agent) = wanted.agent
+        && contract.id.as_str() != agent
+    {
+        let message = format!("this is {}, not {agent}", contract.id);
+        let remedy = "ask the application for that contract";
+        return Err(Problem::new("no-contract", "/id", message, remedy).into());
+    }
+    let mut warnings = Problems::default();
+    if has_hash {
+        let message = "a hash is no signature: it proves nothing and is left out";
+        let remedy = "sign the contract, which adds \"signatures\"";
+        warnings.push(Problem::new(
+            "signature-hash",
+            "/signature",
+            message,
+            remedy,
+        ));
+    }
+    Ok((contract, warnings))
+}
 
 /// What a capability promises.
 #[derive(Clone)]

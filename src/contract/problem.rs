@@ -49,7 +49,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Every fault found in one contract; never empty as an error.
+/// Every fault found in one contract; never empty as an error. As warnings it may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(Vec<Problem>);
 
@@ -70,6 +70,10 @@ impl Problems {
         } else {
             Err(self)
         }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub fn as_slice(&self) -> &[Problem] {

@@ -56,10 +56,31 @@ const PROBE: &[&str] = &["input", "expect", "timeout_ms", "calls", "concurrency"
 
 /// Reads the bytes as one JSON object that survives every other JSON reader unchanged.
 pub fn document(body: &[u8]) -> Result<Map<String, Value>, Problems> {
+    let document = text(body, &Limits::default())?;
+    let mut problems = Problems::default();
+    large_integers(&document, &mut Pointer::default(), &mut problems);
+    match document {
+        Value::Object(members) => problems.or(members),
+        _ => {
+            let remedy = "wrap it in an object with id, version, input_schema, output_schema and constraints";
+            problems.push(Problem::new(
+                "json",
+                "",
+                "a contract is a JSON object",
+                remedy,
+            ));
+            Err(problems)
+        }
+    }
+}
+
+/// Reads the bytes as one JSON document of bounded size and depth, without duplicate names and
+/// without numbers that would be taken for others.
+pub fn text(body: &[u8], limits: &Limits) -> Result<Value, Problems> {
     if body.len() > MAX_TEXT {
         return Err(oversize(body.len(), "text", MAX_TEXT).into());
     }
-    let guarded = guard::parse(body, &Limits::default()).map_err(|refusal| {
+    let guarded = guard::parse(body, limits).map_err(|refusal| {
         let pointer = refusal.pointer().unwrap_or_default();
         let remedy = "write one UTF-8 JSON document in which every member name is unique";
         Problem::new("json", pointer, refusal.message(), remedy)
@@ -79,20 +100,7 @@ pub fn document(body: &[u8]) -> Result<Map<String, Value>, Problems> {
         let remedy = "write one UTF-8 JSON document";
         Problem::new("json", "", error.to_string(), remedy)
     })?;
-    large_integers(&document, &mut Pointer::default(), &mut problems);
-    match document {
-        Value::Object(members) => problems.or(members),
-        _ => {
-            let remedy = "wrap it in an object with id, version, input_schema, output_schema and constraints";
-            problems.push(Problem::new(
-                "json",
-                "",
-                "a contract is a JSON object",
-                remedy,
-            ));
-            Err(problems)
-        }
-    }
+    problems.or(document)
 }
 
 fn oversize(length: usize, what: &str, most: usize) -> Problem {

@@ -208,7 +208,7 @@ fn is_metaschema(reference: &str) -> bool {
 }
 
 /// Undoes the percent encoding of a fragment.
-fn unescape(fragment: &str) -> Option<String> {
+pub fn unescape(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.bytes();
     while let Some(byte) = rest.next() {

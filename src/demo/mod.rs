@@ -87,9 +87,12 @@ pub enum Error {
 /// Gives the demo until it is told to stop; says whether the scenario ended as scripted.
 pub async fn run(options: Options) -> Result<bool, Error> {
     let mut signals = app::Signals::listen()?;
-    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
-    let ended = give(&options, async { drop(asked.await) });
-    signals.until_stopped(app::Stoppable { ask, ended }).await
+    let process = app::Stoppable::new(|stop| {
+        give(&options, async {
+            stop.await;
+        })
+    });
+    signals.until_stopped(process).await
 }
 
 /// Opens the house, shows what is asked, and closes the house whatever came of it.

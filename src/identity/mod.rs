@@ -3,6 +3,7 @@
 //! All cryptography comes from the one provider (`aws-lc-rs`).
 
 mod digest;
+mod hosts;
 pub mod local;
 mod secret;
 pub mod tls;
@@ -10,5 +11,6 @@ mod trust;
 pub mod web;
 
 pub use digest::{ContentDigestError, Digest, DigestError};
+pub use hosts::{Authority, BadPattern, Hosts, Pattern};
 pub use secret::Secret;
 pub use trust::{Allow, Network, NotANetwork, Trust};

@@ -174,6 +174,18 @@ impl Active {
         }
     }
 
+    /// Finds the one step of a task that these ids leave; none if several fit.
+    pub fn served(&self, task: &Id, step: Option<&Id>, call: Option<&Id>) -> Option<Arc<Step>> {
+        let tasks = self.by_task.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |served: &&Arc<Step>| {
+            step.is_none_or(|id| served.step_id == *id)
+                && call.is_none_or(|id| served.call_id == *id)
+        };
+        let mut fitting = tasks.get(task)?.iter().filter(fits);
+        let only = fitting.next()?;
+        fitting.next().is_none().then(|| only.clone())
+    }
+
     /// Lists every step being served, oldest first.
     pub fn list(&self) -> Vec<Arc<Step>> {
         let tasks = self.by_task.lock().unwrap_or_else(PoisonError::into_inner);
@@ -257,6 +269,15 @@ mod tests {
         assert_eq!(parent(&active, None, Some("s-2")), "step s-2");
         assert_eq!(parent(&active, Some("t-9"), None), "none");
         assert_eq!(parent(&active, None, None), "none");
+        let served = |task, step: Option<&str>| {
+            let found = active.served(&id(task), step.map(id).as_ref(), None);
+            found.map(|step| step.step_id.to_string())
+        };
+        assert_eq!(served("t-1", None).as_deref(), Some("s-1"));
+        assert_eq!(served("t-1", Some("own")), None);
+        assert_eq!(served("t-2", None), None);
+        assert_eq!(served("t-2", Some("s-3")).as_deref(), Some("s-3"));
+        assert_eq!(served("t-9", None), None);
         let elsewhere = active.enter(step("t-3", "s-2"));
         assert_eq!(parent(&active, None, Some("s-2")), "none", "in two tasks");
         drop(elsewhere);

@@ -199,6 +199,7 @@ mod tests {
             degraded: false,
             undelivered: false,
             error: None,
+            detail: None,
             sla_level: SlaLevel::P2,
             scenario: None,
             requester: None,

@@ -2,9 +2,10 @@
 
 use super::respond::Trouble;
 use super::target;
+use crate::identity::Authority;
 use crate::task::Problem;
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, Method, Version, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Version, request::Parts};
 
 /// The longest request target; longer ones are 414.
 const LONGEST_TARGET: usize = 16 * 1024;
@@ -25,7 +26,8 @@ pub fn check(head: &Parts, limits: &Limits) -> Result<(), Trouble> {
     }
     check_size(&head.headers, limits)?;
     if head.method == Method::CONNECT {
-        let detail = "CONNECT is not offered: calls are checked, which a tunnel would prevent";
+        let detail = "CONNECT is refused: in a tunnel, as https through a proxy needs one, no call \
+                      could be checked; use http:// for agents, and no proxy for other https hosts";
         return Err(Trouble::new(Problem::HostRefused, detail));
     }
     check_framing(&head.headers)?;
@@ -74,34 +76,33 @@ fn check_framing(headers: &HeaderMap) -> Result<(), Trouble> {
     Err(Trouble::new(Problem::BadRequest, detail))
 }
 
-/// An HTTP/1.1 request has exactly one valid Host (RFC 9112 section 3.2); an HTTP/2 one may have
-/// one beside `:authority` if both say the same (RFC 9113 section 8.3.1).
+/// One valid authority: HTTP/1.1 has exactly one Host, also beside an absolute target (RFC 9112
+/// section 3.2); in HTTP/2 a Host may only repeat `:authority` (RFC 9113 section 8.3.1).
 fn check_host(head: &Parts) -> Result<(), Trouble> {
-    let authority = head.uri.authority().map(|authority| authority.as_str());
-    if head.version == Version::HTTP_2
-        && let (Some(host), Some(authority)) = (head.headers.get(HOST), authority)
-        && !host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())
-    {
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let host = hosts.next().map(HeaderValue::as_bytes);
+    let target = head.uri.authority();
+    let target = target.map(|authority| authority.as_str().as_bytes());
+    let is_there = match head.version {
+        Version::HTTP_09 | Version::HTTP_10 => true,
+        Version::HTTP_11 => host.is_some(),
+        _ => host.or(target).is_some(),
+    };
+    let is_valid = |named: Option<&[u8]>| named.is_none_or(is_authority);
+    if !is_there || hosts.next().is_some() || !is_valid(host) || !is_valid(target) {
+        let detail = "one valid Host field is required";
+        return Err(Trouble::new(Problem::BadRequest, detail));
+    }
+    let differ = |(host, target): (&[u8], &[u8])| !host.eq_ignore_ascii_case(target);
+    if head.version > Version::HTTP_11 && host.zip(target).is_some_and(differ) {
         let detail = "Host and :authority name two hosts; leave Host out";
         return Err(Trouble::new(Problem::BadRequest, detail));
     }
-    let mut hosts = head.headers.get_all(HOST).iter();
-    let sound = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => is_authority(host.as_bytes()),
-        (None, _) => head.version < Version::HTTP_11 || authority.is_some(),
-        _ => false,
-    };
-    if sound {
-        return Ok(());
-    }
-    let detail = "one valid Host field is required";
-    Err(Trouble::new(Problem::BadRequest, detail))
+    Ok(())
 }
 
-/// `host`, `host:port` or `[address]:port`, without user information.
 fn is_authority(host: &[u8]) -> bool {
-    let part = |b: &u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(b);
-    !host.is_empty() && host.iter().all(part)
+    std::str::from_utf8(host).is_ok_and(|host| Authority::parse(host).is_some())
 }
 
 #[cfg(test)]
@@ -129,11 +130,11 @@ mod tests {
         assert_eq!(verdict(|r| r.header("host", "a, b")), 400);
         assert_eq!(verdict(|r| r.header("host", "a@b")), 400);
         assert_eq!(verdict(|r| r.header("host", "[::1]:80")), 200);
+        assert_eq!(verdict(|r| r.header("host", "[::1")), 400);
         assert_eq!(verdict(|r| r.version(Version::HTTP_10)), 200);
-        let http2 = |r: http::request::Builder| r.version(Version::HTTP_2).uri("http://a:7401/api");
-        assert_eq!(verdict(http2), 200);
-        assert_eq!(verdict(|r| http2(r).header("host", "A:7401")), 200);
-        assert_eq!(verdict(|r| http2(r).header("host", "b")), 400);
+        assert_eq!(verdict(|r| r.uri("http://a/x")), 400);
+        assert_eq!(verdict(|r| host(r).uri("http://b/x")), 200);
+        assert_eq!(verdict(|r| host(r).uri("http://u@b/x")), 400);
         assert_eq!(verdict(|r| host(r).uri("/a/../b")), 400);
         assert_eq!(
             verdict(|r| host(r).uri(format!("/{}", "a".repeat(17_000)))),
@@ -146,5 +147,11 @@ mod tests {
         assert_eq!(coded("chunked"), 200);
         assert_eq!(coded("gzip, chunked"), 400);
         assert_eq!(verdict(|r| host(r).method("CONNECT")), 403);
+        let second = |r: http::request::Builder| r.version(Version::HTTP_2).uri("http://a:7401/x");
+        assert_eq!(verdict(second), 200);
+        assert_eq!(verdict(|r| host(second(r))), 200);
+        assert_eq!(verdict(|r| second(r).header("host", "A:7401")), 200);
+        assert_eq!(verdict(|r| second(r).header("host", "b:7401")), 400);
+        assert_eq!(verdict(|r| r.version(Version::HTTP_2)), 400);
     }
 }

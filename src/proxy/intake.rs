@@ -32,6 +32,8 @@ pub enum Source {
     Body(Incoming),
     /// It was taken out of a wrapper.
     Input(Bytes),
+    /// The wrapper had a fault, but whom it was for is known.
+    Refused(Box<Trouble>),
 }
 
 impl Limits {
@@ -79,6 +81,7 @@ impl Source {
     pub async fn read(self, limits: &Limits) -> Result<Bytes, Trouble> {
         match self {
             Source::Input(input) => Ok(input),
+            Source::Refused(trouble) => Err(*trouble),
             Source::Body(incoming) => limits.read(incoming).await,
         }
     }

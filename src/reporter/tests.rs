@@ -190,6 +190,7 @@ fn report(call: &str) -> Report {
         degraded: false,
         undelivered: false,
         error: None,
+        detail: None,
         sla_level: SlaLevel::P2,
         scenario: None,
         requester: None,

@@ -5,6 +5,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::{TcpStream, UnixStream};
@@ -26,6 +27,11 @@ pub enum Speaks {
 pub enum Place {
     /// `host:port`; every address of the host is tried.
     Tcp(String),
+    /// A host that was looked up already: these addresses are tried and no others.
+    Resolved {
+        authority: String,
+        addresses: Vec<SocketAddr>,
+    },
     Unix(PathBuf),
 }
 
@@ -86,22 +92,24 @@ impl Endpoint {
 
     async fn open(&self) -> io::Result<Stream> {
         match &self.place {
-            Place::Tcp(authority) => {
-                let tcp = TcpStream::connect(authority).await?;
-                // Small messages must not wait for acknowledgements; a refusal costs latency.
-                tcp.set_nodelay(true).ok();
-                Ok(Stream::Tcp(tcp))
-            }
+            Place::Tcp(authority) => ready(TcpStream::connect(authority).await?),
+            Place::Resolved { addresses, .. } => ready(TcpStream::connect(&addresses[..]).await?),
             Place::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
         }
     }
+}
+
+fn ready(tcp: TcpStream) -> io::Result<Stream> {
+    // Small messages must not wait for acknowledgements; a refusal costs latency.
+    tcp.set_nodelay(true).ok();
+    Ok(Stream::Tcp(tcp))
 }
 
 impl Place {
     /// Returns what stands in `Host` where nothing better is known.
     pub fn authority(&self) -> &str {
         match self {
-            Place::Tcp(authority) => authority,
+            Place::Tcp(authority) | Place::Resolved { authority, .. } => authority,
             // A unix socket has no name of its own (curl says the same).
             Place::Unix(_) => "localhost",
         }
@@ -111,7 +119,7 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Tcp(authority) => f.write_str(authority),
+            Place::Tcp(authority) | Place::Resolved { authority, .. } => f.write_str(authority),
             Place::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

@@ -24,6 +24,7 @@ use rusqlite::Connection;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use table::Put;
 use tally::Tally;
 use tokio::sync::oneshot;
 
@@ -66,6 +67,8 @@ pub struct Config {
 pub enum Durability {
     /// It is committed.
     Stored,
+    /// An end state by the same reporter waits already and stays: this one (`repeated`), or another.
+    Known { repeated: bool },
     /// It is queued, as the mode asks for.
     Queued,
     /// It is queued, and nobody knows yet whether it will be stored.
@@ -157,9 +160,12 @@ impl Spool {
             }
             if waits {
                 match tokio::time::timeout(PATIENCE, answer).await {
-                    Ok(Ok(Ok(()))) if !store.is_gone() => return Durability::Stored,
+                    Ok(Ok(Ok(Put::Ignored { repeated }))) => {
+                        return Durability::Known { repeated };
+                    }
+                    Ok(Ok(Ok(_))) if !store.is_gone() => return Durability::Stored,
                     // It will be delivered, but only by this process.
-                    Ok(Ok(Ok(()))) => {}
+                    Ok(Ok(Ok(_))) => {}
                     Ok(Ok(Err(loss))) => return Durability::Lost(loss),
                     Ok(Err(_store_is_gone)) => return Durability::Lost(SpoolLoss::Io),
                     Err(_elapsed) => tally.missed(),
@@ -292,7 +298,7 @@ impl Spool {
         &self,
         urgency: Urgency,
         report: Report,
-        settled: impl FnOnce(Result<(), SpoolLoss>) + Send + 'static,
+        settled: impl FnOnce(Result<Put, SpoolLoss>) + Send + 'static,
     ) -> Result<(), SpoolLoss> {
         if self.is_full() {
             return Err(self.tally.lost(SpoolLoss::Quota, None));

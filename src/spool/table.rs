@@ -53,8 +53,10 @@ pub(super) enum Put {
     /// An open row got its end state.
     OpenEnded,
     OpenAgain,
-    /// An end state was there already.
-    Ignored,
+    /// An end state was there already: the same one, or another.
+    Ignored {
+        repeated: bool,
+    },
 }
 
 /// How many rows left, by whether their attempt had ended.
@@ -145,12 +147,28 @@ pub(super) fn put(
     ];
     let row: Option<i64> = statement.query_row(values, |row| row.get(0)).optional()?;
     Ok(match (row, ended) {
-        (None, _) => Put::Ignored,
+        (None, _) => Put::Ignored {
+            repeated: present(connection, report)?.as_deref() == Some(report.state.as_str()),
+        },
         (Some(row), true) if row == number => Put::Ended,
         (Some(row), false) if row == number => Put::Open,
         (Some(_), true) => Put::OpenEnded,
         (Some(_), false) => Put::OpenAgain,
     })
+}
+
+/// Returns the state that a waiting report of the same attempt and reporter has.
+fn present(connection: &Connection, report: &Report) -> rusqlite::Result<Option<String>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT body ->> 'state' FROM reports
+         WHERE call_id = ?1 AND attempt = ?2 AND reporter = ?3",
+    )?;
+    let identity = params![
+        report.call_id.as_str(),
+        report.attempt,
+        report.reporter.as_str()
+    ];
+    statement.query_row(identity, |row| row.get(0)).optional()
 }
 
 pub(super) fn oldest(

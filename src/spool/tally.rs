@@ -80,7 +80,7 @@ impl Tally {
     }
 
     /// Hears how a report's transaction ended; runs on the writer thread.
-    pub(super) fn settle(&self, outcome: Result<Put, StoreError>) -> Result<(), SpoolLoss> {
+    pub(super) fn settle(&self, outcome: Result<Put, StoreError>) -> Result<Put, SpoolLoss> {
         let put = outcome.map_err(|error| self.failed(&error))?;
         if self.slow.swap(false, Relaxed) {
             tracing::info!("the spool has caught up");
@@ -96,14 +96,14 @@ impl Tally {
                 self.open.fetch_sub(1, SeqCst);
             }
             Put::OpenAgain => {}
-            Put::Ignored => return Ok(()),
+            Put::Ignored { .. } => return Ok(put),
         }
         self.metrics.spool_appended();
         // Sequentially consistent with `reached`: one of both sees the other's store.
         if self.owed() >= self.wake_at.load(SeqCst) {
             self.bell.notify_one();
         }
-        Ok(())
+        Ok(put)
     }
 
     /// Counts a report that the store refused.

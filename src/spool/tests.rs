@@ -57,6 +57,7 @@ fn report(call: &str, state: State) -> Report {
         degraded: false,
         undelivered: false,
         error: None,
+        detail: None,
         sla_level: SlaLevel::P2,
         scenario: None,
         requester: None,
@@ -101,7 +102,10 @@ async fn the_first_end_state_wins_and_open_states_give_way() {
     spool.offer(report("a", State::Dispatched));
     spool.offer(report("a", State::Executing));
     spool.append(report("a", State::Timeout)).await;
-    spool.append(report("a", State::Completed)).await;
+    for (state, repeated) in [(State::Completed, false), (State::Timeout, true)] {
+        let kept = spool.append(report("a", state)).await;
+        assert_eq!(kept, Durability::Known { repeated });
+    }
     spool.offer(report("a", State::Executing));
     spool.append(report("b", State::Completed)).await;
     let rows = claim_all(&spool).await;

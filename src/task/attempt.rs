@@ -42,11 +42,6 @@ impl Trail {
     pub fn states(&self) -> &[StateAt] {
         &self.0
     }
-
-    /// Gives the states away.
-    pub fn into_states(self) -> Vec<StateAt> {
-        self.0
-    }
 }
 
 #[cfg(test)]

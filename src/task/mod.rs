@@ -8,6 +8,7 @@ mod deadline;
 mod id;
 mod problem;
 mod report;
+mod short;
 mod state;
 mod timestamp;
 
@@ -16,5 +17,6 @@ pub use deadline::{Deadline, GRACE};
 pub use id::{Id, InvalidId};
 pub use problem::Problem;
 pub use report::{Failure, MOST_ATTEMPTS, Report, Reporter, SlaLevel, StateAt};
+pub use short::{Short, Unfit};
 pub use state::{State, TRANSITIONS};
 pub use timestamp::Timestamp;

@@ -115,6 +115,9 @@ pub struct Report {
     pub undelivered: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
+    /// What an application said beyond these fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     #[serde(default)]
     pub sla_level: SlaLevel,
     #[serde(default, skip_serializing_if = "Option::is_none")]

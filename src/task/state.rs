@@ -69,11 +69,6 @@ impl State {
         )
     }
 
-    /// Says whether nothing may follow within the call, whatever the retry rules allow.
-    pub fn is_final(self) -> bool {
-        matches!(self, Completed | FailedValidation)
-    }
-
     /// Returns the wire name.
     pub fn as_str(self) -> &'static str {
         match self {

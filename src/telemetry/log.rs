@@ -40,15 +40,21 @@ pub enum Error {
 /// The filter in force and the way to replace it; one per process, as the subscriber is.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Displays an error with all its causes, as one sentence.
+/// Displays an error with all its causes, as one sentence; a cause that the error above it quotes
+/// is not said twice.
 pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'a));
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut said = self.0.to_string();
+        f.write_str(&said)?;
         let mut cause = self.0.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let reason = error.to_string();
+            if !said.contains(&reason) {
+                write!(f, ": {reason}")?;
+                said = reason;
+            }
             cause = error.source();
         }
         Ok(())
@@ -96,4 +102,36 @@ pub fn set_filter(text: &str) -> Result<(), Error> {
     let filter = EnvFilter::try_new(text)?;
     let handle = FILTER.get().ok_or(Error::NotStarted)?;
     Ok(handle.reload(filter)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{says}")]
+    struct Link {
+        says: &'static str,
+        #[source]
+        cause: Option<Box<Link>>,
+    }
+
+    #[test]
+    fn a_chain_says_each_reason_once() {
+        let chain = |words: &[&'static str]| {
+            let link = words
+                .iter()
+                .rev()
+                .fold(None, |cause, says| Some(Box::new(Link { says, cause })));
+            Chain(&*link.unwrap()).to_string()
+        };
+        for (words, expected) in [
+            (&["open"][..], "open"),
+            (&["open", "lock", "denied"], "open: lock: denied"),
+            (&["open: denied", "denied"], "open: denied"),
+            (&["open", "lock: denied", "denied"], "open: lock: denied"),
+        ] {
+            assert_eq!(chain(words), expected);
+        }
+    }
 }

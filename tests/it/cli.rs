@@ -5,6 +5,9 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 fn hermes(args: &[&str]) -> Command {
     let named = std::env::vars_os().find(|(name, _)| name == "HERMES_TEST_BIN");
@@ -110,6 +113,7 @@ fn nobody_there_is_three() {
         vec!["healthcheck", "--admin", &url],
         vec!["drain", "--admin", &url],
         vec!["quit", "--admin", &url],
+        vec!["reload", "--admin", &url],
         vec!["log-level", "--admin", &url],
         vec!["task", "t1", "--collector", &url],
         vec!["invoke", "fraud-detection-v1.0", "--outbound", &url],
@@ -239,6 +243,127 @@ fn invoke_tells_the_outcome_by_its_exit_code() {
 }
 
 #[test]
+fn invoke_does_not_wait_for_one_who_says_nothing() {
+    // Connections are made by the kernel; nobody ever reads from them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let asked = Instant::now();
+    let output = run(&[
+        "invoke",
+        "x-v1.0",
+        "--deadline",
+        "500ms",
+        "--outbound",
+        &url,
+    ]);
+    let took = asked.elapsed();
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    let start = format!("the sidecar at {url} did not answer within 1.5");
+    assert!(told.starts_with(&start), "{told}");
+    assert!(took < Duration::from_secs(5), "it took {took:?}");
+
+    let (url, served) = answers("200 OK", "", "{}");
+    run(&["invoke", "x-v1.0", "--deadline", "1m", "--outbound", &url]);
+    let request = served.join().unwrap();
+    assert!(
+        request.ends_with(r#""context":{"deadline_ms":60000}}"#),
+        "{request}"
+    );
+}
+
+#[test]
+fn beside_a_sidecar_its_listeners_are_known() {
+    let (url, served) = answers("200 OK", "", "{}");
+    let output = hermes(&["invoke", "x-v1.0"])
+        .env("HERMES_OUTBOUND", &url)
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    served.join().unwrap();
+    let (url, served) = answers("202 Accepted", "", "");
+    let output = hermes(&["quit"]).env("HERMES_ADMIN", &url).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert!(served.join().unwrap().starts_with("POST /quit "));
+    // What is said outright counts more.
+    let output = hermes(&["quit", "--admin", &nowhere()])
+        .env("HERMES_ADMIN", &url)
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(3));
+}
+
+#[test]
+fn reload_tells_what_is_in_force_and_what_waits() {
+    let told = r#"{"applied":["log.filter"],"restart":["limits.drain_delay"]}"#;
+    let (url, served) = answers("200 OK", "", told);
+    let output = run(&["reload", "--admin", &url]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let expected = "log.filter  in force now\nlimits.drain_delay  wants a restart\n";
+    assert_eq!(text(&output.stdout), expected);
+    let request = served.join().unwrap();
+    assert!(request.starts_with("POST /reload "), "{request}");
+
+    let refused = r#"{"detail":"hermes.toml:2: log.filtr: no such key"}"#;
+    let (url, served) = answers("400 Bad Request", "", refused);
+    let output = run(&["reload", "--admin", &url]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("log.filtr: no such key"));
+    served.join().unwrap();
+}
+
+#[test]
+fn every_command_has_help_a_completion_and_a_manual_page() {
+    let help = run(&["help"]);
+    let help = text(&help.stdout);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .map_while(|line| line.strip_prefix("  "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.len() > 12, "{commands:?}");
+    assert!(!help.contains("become"), "{help}");
+    let pages = tempfile::tempdir().unwrap();
+    let folder = pages.path().join("man1");
+    let written = hermes(&["man", "--dir"]).arg(&folder).output().unwrap();
+    assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
+    let all = run(&["man"]);
+    for name in &commands {
+        let page = format!("hermes-sidecar-{name}.1");
+        let page = std::fs::read_to_string(folder.join(&page)).unwrap();
+        assert!(page.contains(".SH NAME"), "{name}: {page}");
+        assert!(text(&all.stdout).contains(page.trim()), "{name} in man");
+        let told = run(&["help", name]);
+        assert!(
+            text(&told.stdout).contains("Usage: hermes-sidecar"),
+            "{name}"
+        );
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]);
+        let script = text(&script.stdout);
+        for name in &commands {
+            assert!(script.contains(name), "{name} in {shell}");
+        }
+        assert!(!script.contains("become"), "become in {shell}");
+    }
+    assert_eq!(run(&["completions", "tcsh"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_completion_is_a_script_that_its_shell_takes() {
+    let script = run(&["completions", "bash"]).stdout;
+    let mut bash = Command::new("bash")
+        .arg("-n")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    bash.stdin.take().unwrap().write_all(&script).unwrap();
+    assert!(bash.wait().unwrap().success());
+}
+
+#[test]
 fn task_draws_a_timeline_or_passes_the_collectors_answer_on() {
     let body = r#"{"task_id":"t/1","state":"completed","verdict":"ok","steps":[{"step_id":"s","call_id":"c","agent":"a-v1.0","state":"completed","degraded":false,"attempts":[{"attempt":1,"agent":"a-v1.0","instance":"i","state":"completed","states":[{"state":"pending","at":"1","reporter":"caller"},{"state":"dispatched","at":"2","reporter":"caller"},{"state":"executing","at":"3","reporter":"callee"},{"state":"completed","at":"4","reporter":"callee"}],"duration_ms":5}]}],"chain":"ok"}"#;
     let (url, served) = answers("200 OK", "", body);
@@ -261,6 +386,22 @@ fn task_draws_a_timeline_or_passes_the_collectors_answer_on() {
     let output = run(&["task", "t/1", "--collector", &url, "-o", "json"]);
     assert_eq!(text(&output.stdout).trim_end(), body);
     served.join().unwrap();
+
+    // Any web server answers 200 or 404; only a collector tells of tasks.
+    for (status, told) in [
+        ("200 OK", "<h1>It works!</h1>"),
+        ("200 OK", r#"{"welcome":"to another service"}"#),
+        ("404 Not Found", "nothing here"),
+    ] {
+        let (url, served) = answers(status, "", told);
+        let output = run(&["task", "t/1", "--collector", &url, "-o", "json"]);
+        served.join().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(output.stdout.is_empty(), "{told}");
+        let expected = format!("what answers at {url} is not the collector: ");
+        let stderr = text(&output.stderr);
+        assert!(stderr.starts_with(&expected), "{stderr}");
+    }
 
     let (url, served) = answers("404 Not Found", "", r#"{"detail":"kept for 30 days"}"#);
     let output = run(&["task", "t2", "--collector", &url]);

@@ -1,5 +1,6 @@
 //! A faulty config is told whole, and what is shown is what is in force.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -86,6 +87,62 @@ fn check_tells_the_same_faults_and_goes_on() {
             .count()
     };
     assert_eq!((of("config"), of("clock")), (5, 1), "{found:#}");
+}
+
+#[test]
+fn check_finds_everything_in_one_run() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = folder_with(&format!(
+        "[application]\nname = 'shop'\nupstream = 'http://127.0.0.1:1'\n\
+         [[application.contract]]\nfile = 'missing.json'\npath = '/a'\n\
+         [[application.contract]]\nfile = 'bad.json'\npath = '/b'\n\
+         [inbound]\nlisten = '127.0.0.1:0'\n[outbound]\nlisten = '{}'\n\
+         [admin]\nlisten = '127.0.0.1:0'\n[consul]\naddress = 'http://127.0.0.1:1'\n",
+        taken.local_addr().unwrap()
+    ));
+    std::fs::write(folder.path().join("bad.json"), "{\"id\": 1}").unwrap();
+    let output = hermes(&folder, &["check", "-o", "json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (check, part) in [
+        ("config", "missing.json"),
+        ("ports", "outbound 127.0.0.1"),
+        ("contracts", "bad.json"),
+        ("consul", "127.0.0.1:1"),
+        ("application", "127.0.0.1:1"),
+    ] {
+        let is_told = told["findings"].as_array().unwrap().iter().any(|finding| {
+            finding["check"] == check
+                && finding["level"] == "problem"
+                && finding["message"].as_str().unwrap().contains(part)
+        });
+        assert!(is_told, "no problem of {check} with {part}: {told:#}");
+    }
+}
+
+#[test]
+fn a_variable_with_two_underscores_must_name_a_key() {
+    let folder = folder_with("[application]\nname = 'shop'\n");
+    for (name, part) in [
+        (
+            "HERMES_FOO__BAR",
+            "names no section; there are admin, application",
+        ),
+        ("HERMES_LOGG__FILTER", "did you mean HERMES_LOG__"),
+        ("HERMES_LOG__FILTR", "did you mean HERMES_LOG__FILTER?"),
+    ] {
+        let mut command = hermes(&folder, &["config", "show"]);
+        let output = command.env(name, "x").output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {told}");
+        assert!(told.contains(name) && told.contains(part), "{told}");
+    }
+    // Kubernetes names services this way; a sidecar tells its command where it is.
+    for name in ["HERMES_COLLECTOR_PORT", "HERMES_OUTBOUND", "HERMES_ADMIN"] {
+        let mut command = hermes(&folder, &["config", "show"]);
+        let output = command.env(name, "tcp://10.0.0.1:80").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{name}");
+    }
 }
 
 #[test]

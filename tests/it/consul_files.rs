@@ -4,9 +4,9 @@ use crate::support::client::client as http;
 use crate::support::port::free_port;
 use crate::support::program;
 use hermes_sidecar::consul::{
-    Check, CheckKind, CheckStatus, Client, Config, Error, ErrorKind, Poll, Registration,
-    TlsOptions, Token,
+    Check, CheckKind, CheckStatus, Client, Config, Error, ErrorKind, Poll, Registration, TlsOptions,
 };
+use hermes_sidecar::identity::Secret;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -296,7 +296,7 @@ impl Agent {
 
     fn client(&self, token: &str) -> Client {
         let config = Config {
-            token: Some(Token::from(token.to_owned())),
+            token: Some(Secret::new(token)),
             ..self.config()
         };
         Client::new(config, Arc::new(|_, _, _| {})).unwrap()

@@ -37,6 +37,7 @@ async fn the_first_request_of_the_readme_works() {
     assert_eq!(keys, [key("1.0.0"), key("version")]);
     stage.replies("/hermes/invoke").await;
     stage.completes("first-task").await;
+    stage.replies("env http_proxy=").await;
     stage.readme.is_used_up();
 }
 

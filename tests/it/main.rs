@@ -7,6 +7,8 @@
     reason = "a test that cannot go on should stop right there"
 )]
 
+mod addressing;
+mod application_reports;
 mod bad_input;
 mod calls;
 mod cli;
@@ -17,9 +19,13 @@ mod context;
 mod dashboards;
 mod delivery;
 mod demo;
+mod envelope;
 mod examples;
 mod floors;
+mod handshake;
+mod job;
 mod long;
+mod openapi;
 mod passthrough;
 mod protocols;
 mod registry_conversation;

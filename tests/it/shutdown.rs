@@ -3,6 +3,7 @@
 use crate::restart::admitted;
 use crate::support::application::{Answer, Application};
 use crate::support::client::{client, streaming_client};
+use crate::support::collector::Collector;
 use crate::support::consul::Consul;
 use crate::support::contract;
 use crate::support::load::Load;
@@ -15,6 +16,8 @@ use reqwest::{Response, StatusCode};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -218,6 +221,46 @@ async fn without_a_collector_the_end_is_in_time_and_the_rows_stay() {
         page.sum("hermes_spool_reports", &[("state", "waiting")]),
         5.0
     );
+}
+
+#[tokio::test]
+async fn a_stopping_collector_leaves_consul_first_and_takes_what_is_on_its_way() {
+    let consul = Consul::start().await;
+    let mut collector = Collector::start_with(&[
+        ("collector.consul", true.into()),
+        ("consul.address", consul.address().into()),
+    ])
+    .await;
+    let service = "hermes-collector";
+    consul.wait_passing(service, 1, WITHIN).await;
+    let report = json!({"task_id": "slow", "call_id": "c-1", "state": "completed"}).to_string();
+    let (first, rest) = report.split_at(10);
+    let address = collector.url().replace("http://", "");
+    let mut sender = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /report-status HTTP/1.1\r\nhost: c\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{first}",
+        report.len()
+    );
+    sender.write_all(head.as_bytes()).await.unwrap();
+    // Who asks for liveness after the first half was sent finds it received.
+    let live = client().get(format!("{}/live", collector.url()));
+    assert_eq!(live.send().await.unwrap().status(), 200);
+
+    let asked = Instant::now();
+    collector.process().signal(Signal::TERM);
+    consul.wait_passing(service, 0, SOON).await;
+    // Whoever had just looked it up is still served.
+    let live = client().get(format!("{}/live", collector.url()));
+    assert_eq!(live.send().await.unwrap().status(), 200);
+
+    // Longer than workers with nothing to finish are given.
+    tokio::time::sleep_until(asked + Duration::from_secs(3)).await;
+    sender.write_all(rest.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    sender.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    assert_eq!(collector.process().ended(SOON).await.code(), Some(0));
 }
 
 /// Calls the callee directly, as one task, on a connection of its own.

@@ -37,7 +37,7 @@ pub(super) fn put_call(
         millis(call.started_at),
         call.ended_at.map(millis),
         millis(call.deadline_at),
-        call.parent_step.is_none(),
+        call.is_root(),
         call.agent,
         call.application,
         call.sla_level.as_str(),
@@ -67,11 +67,15 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
         let sql = format!("SELECT state {which} ORDER BY started_at DESC, call_id DESC LIMIT 1");
         state_at(connection, &sql, task)
     };
-    let state = match open {
+    let root = last(ROOTS)?;
+    let state = match open.or(root) {
         Some(state) => Some(state),
         // Without a root so far, the calls that are known stand in.
-        None => last(ROOTS)?.map_or_else(|| last(CALLS), |state| Ok(Some(state)))?,
+        None => last(CALLS)?,
     };
+    // An application's own word may come any time after its task has ended.
+    let counts = call.by_sidecar || root.is_none();
+    let ended_at = call.ended_at.filter(|_| counts);
     let first = |which| {
         let sql = format!(
             "SELECT agent, application, sla_level {which} ORDER BY started_at, call_id LIMIT 1"
@@ -101,7 +105,7 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
         application,
         sla_level,
         call.degraded,
-        call.ended_at.map_or(0, millis),
+        ended_at.map_or(0, millis),
         is_open,
     ])?;
     Ok(())

@@ -9,12 +9,15 @@
 //! - elsewhere: the watch loop (`consul`), who of the offered gets a call (`route`)
 
 mod bodies;
+mod family;
 pub mod known;
 mod members;
+mod minors;
 
 pub use bodies::Published;
+pub use family::Family;
 
-use super::{Cache, Compiled, ContractId};
+use super::{Cache, Compiled, ContractId, Range};
 use crate::backoff::Backoff;
 use crate::consul::watch::{Options, Seen};
 use crate::consul::{Client, Instance, Poll};
@@ -24,6 +27,7 @@ use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::{self, Direction, Sidecar};
 use arc_swap::ArcSwap;
+use family::MOST_FAMILIES;
 use members::{Members, Reading};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +59,7 @@ pub struct Directory {
     state: Option<Store>,
     known: Mutex<HashMap<Arc<str>, Vec<Arc<Instance>>>>,
     agents: Mutex<HashMap<Arc<str>, Arc<Agent>>>,
+    families: Mutex<HashMap<Range, Arc<Family>>>,
     workers: TaskTracker,
     closing: CancellationToken,
     began: Instant,
@@ -114,6 +119,11 @@ pub enum Refused {
         "{MOST_AGENTS} contracts are in use already; one is let go 10 minutes after its last call"
     )]
     Full,
+    #[error(
+        "{MOST_FAMILIES} version ranges are in use already; one is let go 10 minutes after its \
+         last call"
+    )]
+    FullOfRanges,
 }
 
 impl Directory {
@@ -139,6 +149,7 @@ impl Directory {
             state,
             known: Mutex::new(known),
             agents: Mutex::default(),
+            families: Mutex::default(),
             workers,
             closing: CancellationToken::new(),
             began: Instant::now(),

@@ -1,13 +1,15 @@
 //! One contract call on its way to the application and back.
 
-use super::{Inbound, Served, names_of};
+use super::{Inbound, Served, Style, names_of};
 use crate::context::Fields;
 use crate::context::{Member, Path, Trace, header};
+use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
 use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
+use crate::proxy::envelope;
 use crate::proxy::forward::{self, Answer, Progress};
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
@@ -16,7 +18,7 @@ use crate::socket::Speaks;
 use crate::task::{Deadline, Id, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Phase, Side};
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, EXPECT};
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use std::sync::Arc;
@@ -29,7 +31,7 @@ const DEEPEST: usize = 32;
 /// A call that has been routed to one of our contracts.
 pub struct Call {
     inbound: Arc<Inbound>,
-    at: usize,
+    served: Arc<Served>,
     fields: Fields,
     presence: Arc<Presence>,
     began: Instant,
@@ -41,7 +43,7 @@ impl Call {
     /// Takes a call over; ids that the caller left out are minted here.
     pub fn new(
         inbound: Arc<Inbound>,
-        at: usize,
+        served: Arc<Served>,
         mut fields: Fields,
         presence: Arc<Presence>,
         began: Instant,
@@ -50,7 +52,7 @@ impl Call {
         fields.call_id.get_or_insert_with(Id::mint);
         fields.step_id.get_or_insert_with(Id::mint);
         fields.attempt.get_or_insert(1);
-        let contract = &inbound.config.contracts[at].contract.contract;
+        let contract = &served.contract.contract;
         let mut deadline = Deadline::after(began, contract.constraints.timeout);
         if let Some(left) = fields.deadline {
             deadline = deadline.earliest(Deadline::after(began, left));
@@ -61,7 +63,7 @@ impl Call {
         });
         Self {
             inbound,
-            at,
+            served,
             fields,
             presence,
             began,
@@ -70,20 +72,16 @@ impl Call {
         }
     }
 
-    fn served(&self) -> &Served {
-        &self.inbound.config.contracts[self.at]
-    }
-
     /// Carries the call out; the reply goes out after its end state is stored.
     pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
         if let Err(trouble) = self.check_caller().and_then(|()| self.check_depth()) {
-            return self.inbound.refuse(&trouble, &self.fields);
+            return self.inbound.refusals.refuse(&trouble, &self.fields);
         }
         let trace = Trace::of(&head.headers, self.fields.trace_id.clone());
         let body = match source.read(&self.inbound.config.limits).await {
             Ok(body) => body,
             Err(trouble) if trouble.problem.state().is_none() => {
-                return self.inbound.refuse(&trouble, &self.fields);
+                return self.inbound.refusals.refuse(&trouble, &self.fields);
             }
             Err(trouble) => {
                 let attempt = self.begin(&trace, None);
@@ -104,7 +102,7 @@ impl Call {
     fn check_caller(&self) -> Result<(), Trouble> {
         let caller = self.fields.application.as_deref();
         let caller = caller.filter(|_| self.inbound.config.is_secured);
-        let served = self.served();
+        let served = &self.served;
         if served.allow.admits(caller) {
             return Ok(());
         }
@@ -129,7 +127,7 @@ impl Call {
 
     fn begin(&self, trace: &Trace, input: Option<Digest>) -> Attempt {
         let fields = &self.fields;
-        let contract = &self.served().contract.contract;
+        let contract = &self.served.contract.contract;
         let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
         let report = Report {
             call_id: id(&fields.call_id),
@@ -142,7 +140,7 @@ impl Call {
             reporter: Reporter::Callee,
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
-            instance: self.served().instance.clone(),
+            instance: self.served.instance.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -150,6 +148,7 @@ impl Call {
             degraded: false,
             undelivered: false,
             error: None,
+            detail: None,
             sla_level: fields.sla_level.unwrap_or_default(),
             scenario: fields.scenario.clone(),
             requester: fields
@@ -178,10 +177,11 @@ impl Call {
     ) -> Result<(Answer, Digest), Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         self.check_body(Side::Input, &body)?;
+        self.check_wrappable(&body)?;
         self.check_readiness()?;
-        let permits = &self.served().permits;
+        let permits = &self.served.permits;
         let Ok(_permit) = permits.clone().try_acquire_owned() else {
-            let limit = self.served().limit;
+            let limit = self.served.limit;
             let detail = format!("all {limit} concurrent calls of this contract are taken");
             let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
             return Err(overloaded.retry_after(Duration::from_secs(1)));
@@ -199,7 +199,7 @@ impl Call {
 
     fn check_body(&mut self, side: Side, body: &Bytes) -> Result<(), Trouble> {
         let started = Instant::now();
-        let served = self.served();
+        let served = &self.served;
         let (validator, mode, phase) = match side {
             Side::Input => (&served.contract.input, served.input, Phase::ValidateInput),
             Side::Output => (
@@ -223,12 +223,24 @@ impl Call {
         checked
     }
 
+    /// Holds that what goes into a wrapper is one JSON value, also where the contract is not held
+    /// strictly: anything else could end the wrapper and write a context of its own.
+    fn check_wrappable(&self, input: &Bytes) -> Result<(), Trouble> {
+        let is_checked = self.served.input == Mode::Strict;
+        if is_checked || matches!(self.served.style, Style::Native { .. }) {
+            return Ok(());
+        }
+        let parsed = guard::parse(input, &self.inbound.config.limits.body);
+        parsed.map_err(|refusal| check::refused(&refusal))?;
+        Ok(())
+    }
+
     fn check_readiness(&self) -> Result<(), Trouble> {
         if self.inbound.is_draining() {
             let detail = "the sidecar is stopping; another instance will take the call";
             return Err(Trouble::new(Problem::Draining, detail).executed(false));
         }
-        let standing = self.served().standing.borrow().clone();
+        let standing = self.served.standing.borrow().clone();
         if !standing.takes_calls() {
             let detail = format!("the contract is not admitted yet: {}", standing.reason);
             let not_ready = Trouble::new(Problem::NotReady, detail).executed(false);
@@ -247,7 +259,7 @@ impl Call {
         let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
         let step_id = id(&fields.step_id);
         let now = Timestamp::now();
-        let name = self.served().name.clone();
+        let name = self.served.name.clone();
         let member = Member::new(step_id.clone(), name, now, *input.as_bytes());
         Step::new(
             (
@@ -256,7 +268,7 @@ impl Call {
                 id(&fields.call_id),
                 fields.attempt.unwrap_or(1),
             ),
-            self.served().id().to_owned(),
+            self.served.id().to_owned(),
             now,
             fields,
             self.deadline,
@@ -276,9 +288,22 @@ impl Call {
         if !config.forward_path {
             fields.path = None;
         }
+        let (body, digest) = match &self.served.style {
+            Style::Native { .. } => (body, digest),
+            Style::Envelope { .. } => {
+                // An application that is somebody else's is told nothing of the task.
+                let told = match config.outside {
+                    Some(_) => None,
+                    None => Some((&fields, trace.reported_id())),
+                };
+                let wrapper = envelope::wrap(&body, told);
+                let digest = Digest::of(&wrapper);
+                (wrapper, digest)
+            }
+        };
         let mut request = Request::new(Body::whole(body));
-        *request.method_mut() = self.served().method.clone();
-        *request.uri_mut() = origin_form(&head.uri, &self.served().path);
+        *request.method_mut() = self.served.method.clone();
+        *request.uri_mut() = self.target(&head.uri);
         let mut out = head.headers;
         headers::settle_host(&mut out, &head.uri);
         headers::strip_hop_by_hop(&mut out);
@@ -288,6 +313,10 @@ impl Call {
         fields.write(&mut out);
         trace.write(&mut out);
         out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if matches!(self.served.style, Style::Envelope { .. }) {
+            // The wrapper is ours; a `+json` type was the input's.
+            out.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
         respond::say_digest(&mut out, digest);
         if let Some(key) = key {
             out.insert(header::IDEMPOTENCY_KEY, key);
@@ -296,6 +325,19 @@ impl Call {
         self.inbound.address(&mut out);
         *request.headers_mut() = out;
         request
+    }
+
+    /// The application's path, with the query that came along on the contract's own.
+    fn target(&self, received: &Uri) -> Uri {
+        let path = self.served.style.path();
+        let query = received
+            .query()
+            .filter(|_| received.path() == self.served.path);
+        let target = match query {
+            Some(query) => format!("{path}?{query}"),
+            None => path.to_owned(),
+        };
+        target.parse().unwrap_or_default()
     }
 
     async fn ask(
@@ -334,7 +376,7 @@ impl Call {
 
     fn check_output(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
         check::digest(&answer.headers, output, Problem::ReplyDigestMismatch)?;
-        if headers::is_coded(&answer.headers) && self.served().output == Mode::Strict {
+        if headers::is_coded(&answer.headers) && self.served.output == Mode::Strict {
             let detail = "the reply is coded although identity was asked for; it cannot be checked";
             return Err(Trouble::new(Problem::OutputInvalid, detail));
         }
@@ -372,7 +414,7 @@ impl Call {
     }
 
     fn say_load(&self, headers: &mut HeaderMap) {
-        let served = self.served();
+        let served = &self.served;
         let inflight = served.limit - served.permits.available_permits();
         let load = format!("inflight={inflight}, limit={}", served.limit);
         if let Ok(load) = HeaderValue::try_from(load) {
@@ -382,7 +424,7 @@ impl Call {
 
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
-        let served = self.served();
+        let served = &self.served;
         served.meters.ended(end, status, took);
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
@@ -407,13 +449,4 @@ impl Progress for Following<'_> {
     fn connected(&mut self, after: Duration) {
         self.metrics.phase(Phase::Connect, after);
     }
-}
-
-/// Keeps path and query as received; a wrapped call has the contract's own path.
-fn origin_form(received: &Uri, path: &str) -> Uri {
-    if received.path() == path {
-        let target = received.path_and_query().map_or("/", |pq| pq.as_str());
-        return target.parse().unwrap_or_default();
-    }
-    path.parse().unwrap_or_default()
 }

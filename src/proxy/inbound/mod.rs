@@ -1,28 +1,33 @@
 //! The listener that peers call: contract routes, reserved paths, passthrough.
 //!
-//! Order of decision: everything under `/hermes/`, then contract routes, then passthrough, then
-//! 404. A path that a lenient server might read as a contract's is never passed through.
+//! Order of decision: everything under `/hermes/` but the routes of wrapped contracts, then
+//! contract routes, then passthrough, then 404. A path that a lenient server might read as a
+//! contract's is never passed through.
 
 mod call;
+mod described;
 mod passthrough;
 mod reserved;
+mod roster;
+mod served;
+
+pub use roster::{Place, Roster, Rosters};
+pub use served::{Served, Style};
 
 use super::active::Active;
 use super::attempt::Recorder;
 use super::body::{Body, Counted};
-use super::check::Mode;
 use super::head;
 use super::headers;
-use super::intake::{self, Limits, Source};
+use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::respond::{self, Trouble};
+use super::refusal::Refusals;
+use super::respond::Trouble;
 use super::target;
 use super::tunnel::Tunnels;
 use super::upstream::Upstream;
-use crate::admission;
 use crate::context::{AgentName, Fields};
-use crate::contract::Compiled;
-use crate::identity::{Allow, Trust};
+use crate::identity::Trust;
 use crate::lifecycle::Observer;
 use crate::socket::{Peer, Serve, Speaks};
 use crate::task::Problem;
@@ -31,71 +36,14 @@ use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use hyper::body::Incoming;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 use tokio::time::Instant;
-
-/// A contract that this sidecar serves.
-#[derive(Debug)]
-pub struct Served {
-    pub contract: Arc<Compiled>,
-    pub method: Method,
-    pub path: String,
-    pub input: Mode,
-    pub output: Mode,
-    pub allow: Allow,
-    pub standing: admission::Reader,
-    pub meters: Arc<metrics::Contract>,
-    /// `ID@VERSION`.
-    pub name: String,
-    /// This copy's id in Consul.
-    pub instance: String,
-    permits: Arc<Semaphore>,
-    limit: usize,
-    /// The path as a lenient server might read it.
-    reduced: String,
-}
-
-impl Served {
-    pub fn new(
-        contract: Arc<Compiled>,
-        route: (Method, String),
-        (input, output): (Mode, Mode),
-        allow: Allow,
-        instance: String,
-        standing: admission::Reader,
-        meters: Arc<metrics::Contract>,
-    ) -> Self {
-        let limit = contract.contract.constraints.max_concurrent.get() as usize;
-        let limit = limit.min(Semaphore::MAX_PERMITS);
-        let (method, path) = route;
-        Self {
-            name: format!("{}@{}", contract.contract.id, contract.contract.version),
-            permits: Arc::new(Semaphore::new(limit)),
-            limit,
-            reduced: target::reduced(&path),
-            contract,
-            instance,
-            method,
-            path,
-            input,
-            output,
-            allow,
-            standing,
-            meters,
-        }
-    }
-
-    /// Returns the contract's id.
-    pub fn id(&self) -> &str {
-        self.contract.contract.id.as_str()
-    }
-}
 
 /// What the listener is given.
 #[derive(Debug)]
 pub struct Config {
     pub application: String,
-    pub contracts: Vec<Served>,
+    pub contracts: watch::Receiver<Roster>,
     /// Path prefixes that go to the application unchecked.
     pub passthrough: Vec<String>,
     pub trust: Trust,
@@ -142,6 +90,7 @@ pub struct Inbound {
     lifecycle: Observer,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
+    refusals: Refusals,
     keeper: Keeper,
     tunnels: Tunnels,
 }
@@ -149,8 +98,7 @@ pub struct Inbound {
 /// Where a request leads.
 enum Route {
     Reserved,
-    /// A contract by its place in the configuration.
-    Contract(usize),
+    Contract(Arc<Served>),
     Passthrough,
     Nowhere(Trouble),
 }
@@ -169,6 +117,11 @@ impl Inbound {
             meters: recorder
                 .metrics
                 .contract(Direction::Inbound, metrics::UNKNOWN),
+            refusals: Refusals::new(
+                Direction::Inbound,
+                recorder.clone(),
+                config.pseudonym.clone(),
+            ),
             config,
             recorder,
             upstream,
@@ -181,28 +134,36 @@ impl Inbound {
 
     fn route(&self, head: &Parts, agent: Option<&AgentName>) -> Route {
         let path = head.uri.path();
-        if path.starts_with("/hermes/") {
+        if path.starts_with("/hermes/") && !path.starts_with(served::AGENTS) {
             return Route::Reserved;
         }
+        let roster = self.roster();
         if let Some(agent) = agent
-            && !self.config.contracts.iter().any(|c| c.id() == agent.id)
+            && roster.find(&agent.id).is_none()
         {
-            return Route::Nowhere(misdirected(&agent.id));
+            let not_yet = roster.not_yet();
+            return Route::Nowhere(not_yet.unwrap_or_else(|| misdirected(&agent.id)));
         }
-        let contracts = self.config.contracts.iter().enumerate();
-        let mut here = contracts.filter(|(_, c)| c.path == path).peekable();
+        let mut here = roster.served().filter(|c| c.path == path).peekable();
         if here.peek().is_some() {
             return route_among(here, &head.method, agent);
         }
+        if let Some(not_yet) = roster.not_yet_at(path) {
+            return Route::Nowhere(not_yet);
+        }
         let reduced = target::reduced(path);
-        let looks_like_ours = reduced.starts_with("/hermes/")
-            || self.config.contracts.iter().any(|c| c.reduced == reduced);
+        let looks_like_ours = reduced.starts_with("/hermes/") || roster.claims(&reduced);
         let passes = |prefix: &String| path.starts_with(prefix.as_str());
         if !looks_like_ours && self.config.passthrough.iter().any(passes) {
             return Route::Passthrough;
         }
         let detail = "no contract route or passthrough prefix fits the path";
         Route::Nowhere(Trouble::new(Problem::NotFound, detail))
+    }
+
+    /// Returns the contracts as they are now.
+    fn roster(&self) -> Roster {
+        self.config.contracts.borrow().clone()
     }
 
     /// Reads the context of a peer that is believed; of others only the name is known, if proven.
@@ -248,31 +209,6 @@ impl Inbound {
         self.meters.request_ended(Some(status), began.elapsed());
     }
 
-    /// Refuses a request whose body has not been read.
-    async fn turn_away(
-        &self,
-        trouble: &Trouble,
-        names: &Fields,
-        head: &Parts,
-        body: Incoming,
-    ) -> Response<Body> {
-        let goes_on = intake::turn_away(head, body).await;
-        let mut response = self.refuse(trouble, names);
-        // A head that two readers could read differently ends its connection, too.
-        if !goes_on || trouble.problem == Problem::BadRequest {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
-        }
-        response
-    }
-
-    /// Answers a request that was refused before a task came into being.
-    fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
-        let metrics = &self.recorder.metrics;
-        metrics.rejected(Direction::Inbound, trouble.problem);
-        respond::trouble(trouble, names, &self.config.pseudonym)
-    }
-
     async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -282,11 +218,12 @@ impl Inbound {
         let (head, body) = request.into_parts();
         if let Err(trouble) = head::check(&head, &self.config.limits.head) {
             let names = Fields::default();
-            return self.turn_away(&trouble, &names, &head, body).await;
+            return self.refusals.turn_away(&trouble, &names, &head, body).await;
         }
         if let Err(trouble) = self.check_proof(peer) {
             let names = Fields::default();
-            let mut refusal = self.turn_away(&trouble, &names, &head, body).await;
+            let turned = self.refusals.turn_away(&trouble, &names, &head, body);
+            let mut refusal = turned.await;
             let close = HeaderValue::from_static("close");
             refusal.headers_mut().insert(CONNECTION, close);
             return refusal;
@@ -295,6 +232,7 @@ impl Inbound {
             let detail = "the request has passed this listener before";
             let trouble = Trouble::new(Problem::Loop, detail);
             return self
+                .refusals
                 .turn_away(&trouble, &Fields::default(), &head, body)
                 .await;
         }
@@ -302,30 +240,39 @@ impl Inbound {
             Ok(fields) => fields,
             Err(trouble) => {
                 let names = Fields::default();
-                return self.turn_away(&trouble, &names, &head, body).await;
+                return self.refusals.turn_away(&trouble, &names, &head, body).await;
             }
         };
         match self.route(&head, fields.agent.as_ref()) {
-            Route::Nowhere(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
+            Route::Nowhere(trouble) => {
+                self.refusals
+                    .turn_away(&trouble, &fields, &head, body)
+                    .await
+            }
             Route::Passthrough => {
                 let response = self.pass_through(head, body, fields.application).await;
                 self.count(response.status().as_u16(), began);
                 response
             }
             Route::Reserved => self.clone().reserved(head, body, fields, began).await,
-            Route::Contract(at) => {
+            Route::Contract(served) => {
                 if let Err(trouble) = self.config.limits.check(&head) {
-                    return self.turn_away(&trouble, &fields, &head, body).await;
+                    return self
+                        .refusals
+                        .turn_away(&trouble, &fields, &head, body)
+                        .await;
                 }
                 let source = Source::Body(body);
-                self.clone().lasting(at, head, source, fields, began).await
+                self.clone()
+                    .lasting(served, head, source, fields, began)
+                    .await
             }
         }
     }
 
     fn lasting(
         self: Arc<Self>,
-        at: usize,
+        served: Arc<Served>,
         head: Parts,
         source: Source,
         fields: Fields,
@@ -333,7 +280,7 @@ impl Inbound {
     ) -> Lasting {
         let presence = Arc::default();
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, at, fields, Arc::clone(&presence), began);
+        let call = call::Call::new(self, served, fields, Arc::clone(&presence), began);
         Lasting::new(keeper, presence, call.run(head, source))
     }
 
@@ -344,28 +291,28 @@ impl Inbound {
 
 /// Picks among contracts that share a path: by the agent named, else by the order configured.
 fn route_among<'a>(
-    here: impl Iterator<Item = (usize, &'a Served)> + Clone,
+    here: impl Iterator<Item = &'a Arc<Served>> + Clone,
     method: &Method,
     agent: Option<&AgentName>,
 ) -> Route {
-    let mut fitting = here.clone().filter(|(_, served)| served.method == *method);
+    let mut fitting = here.clone().filter(|served| served.method == *method);
     let Some(agent) = agent else {
         return match fitting.next() {
-            Some((at, _)) => Route::Contract(at),
+            Some(served) => Route::Contract(served.clone()),
             None => Route::Nowhere(method_not_allowed(here)),
         };
     };
-    match fitting.find(|(_, served)| served.id() == agent.id) {
-        Some((at, _)) => Route::Contract(at),
-        None if here.clone().any(|(_, served)| served.method == *method) => {
+    match fitting.find(|served| served.id() == agent.id) {
+        Some(served) => Route::Contract(served.clone()),
+        None if here.clone().any(|served| served.method == *method) => {
             Route::Nowhere(misdirected(&agent.id))
         }
         None => Route::Nowhere(method_not_allowed(here)),
     }
 }
 
-fn method_not_allowed<'a>(here: impl Iterator<Item = (usize, &'a Served)>) -> Trouble {
-    let methods: Vec<&str> = here.map(|(_, served)| served.method.as_str()).collect();
+fn method_not_allowed<'a>(here: impl Iterator<Item = &'a Arc<Served>>) -> Trouble {
+    let methods: Vec<&str> = here.map(|served| served.method.as_str()).collect();
     let allow = methods.join(", ");
     let detail = format!("this contract is called by {allow}");
     Trouble {

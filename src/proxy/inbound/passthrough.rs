@@ -23,7 +23,7 @@ impl Inbound {
         if self.is_draining() {
             let detail = "the sidecar is stopping; another instance will take the request";
             let draining = Trouble::new(Problem::Draining, detail).executed(false);
-            return self.refuse(&draining, &Fields::default());
+            return self.refusals.refuse(&draining, &Fields::default());
         }
         let silence = self.config.limits.stream_idle_timeout;
         let proxy = &self.config.pseudonym;
@@ -49,7 +49,7 @@ impl Inbound {
             }
             Err(failed) => {
                 let trouble = failed.into_trouble(self.upstream.authority());
-                self.refuse(&trouble, &Fields::default())
+                self.refusals.refuse(&trouble, &Fields::default())
             }
         }
     }

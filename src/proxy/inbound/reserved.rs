@@ -1,6 +1,6 @@
-//! The paths under `/hermes/`: handshake, health, and calls in a wrapper.
+//! The paths under `/hermes/`: handshake, health, description, and calls in a wrapper.
 
-use super::{Inbound, Served};
+use super::{Inbound, Roster, Served};
 use crate::context::{AgentName, Fields};
 use crate::proxy::body::Body;
 use crate::proxy::check;
@@ -47,23 +47,31 @@ impl Inbound {
                 self.health(&head)
             }
             ("/hermes/handshake", &Method::GET | &Method::HEAD) => self.handshake(&head),
+            ("/hermes/openapi.json", &Method::GET | &Method::HEAD) => Ok(json(
+                StatusCode::OK,
+                self.roster().document(&self.config.application),
+            )),
             ("/hermes/invoke", &Method::POST) => {
                 return self.invoke(head, body, fields, began).await;
             }
-            ("/hermes/health" | "/hermes/heartbeat" | "/hermes/handshake", _) => {
-                Err(wrong_method("GET"))
-            }
+            (
+                "/hermes/health"
+                | "/hermes/heartbeat"
+                | "/hermes/handshake"
+                | "/hermes/openapi.json",
+                _,
+            ) => Err(wrong_method("GET")),
             ("/hermes/invoke", _) => Err(wrong_method("POST")),
             _ => Err(Trouble::new(
                 Problem::NotFound,
                 "no such path under /hermes/",
             )),
         };
-        answered.unwrap_or_else(|trouble| self.refuse(&trouble, &fields))
+        answered.unwrap_or_else(|trouble| self.refusals.refuse(&trouble, &fields))
     }
 
     /// Finds the contract that the query's `agent` names, if it names one.
-    fn asked(&self, head: &Parts) -> Result<Option<&Served>, Trouble> {
+    fn asked(roster: &Roster, head: &Parts) -> Result<Option<Arc<Served>>, Trouble> {
         let query = head.uri.query().unwrap_or_default();
         let Some(agent) = query
             .split('&')
@@ -71,36 +79,20 @@ impl Inbound {
         else {
             return Ok(None);
         };
-        let found = self
-            .config
-            .contracts
-            .iter()
-            .find(|served| served.id() == agent);
-        match found {
-            Some(served) => Ok(Some(served)),
-            None => Err(self.unknown()),
+        match roster.find(agent) {
+            Some(served) => Ok(Some(served.clone())),
+            None => Err(roster.unknown()),
         }
     }
 
-    fn unknown(&self) -> Trouble {
-        let detail = format!("served here: {}", self.ids());
-        Trouble::new(Problem::UnknownAgent, detail).executed(false)
-    }
-
-    fn ids(&self) -> String {
-        let ids: Vec<&str> = self.config.contracts.iter().map(Served::id).collect();
-        ids.join(", ")
-    }
-
     fn health(&self, head: &Parts) -> Result<Response<Body>, Trouble> {
-        let asked = self.asked(head)?;
-        let all = || self.config.contracts.iter();
-        let looked_at: Vec<&Served> = match asked {
+        let roster = self.roster();
+        let looked_at: Vec<Arc<Served>> = match Self::asked(&roster, head)? {
             Some(served) => vec![served],
-            None => all().collect(),
+            None => roster.served().cloned().collect(),
         };
-        let is_admitted = |s: &&&Served| s.standing.borrow().state == Admission::Admitted;
-        let admitted: Vec<&&Served> = looked_at.iter().filter(is_admitted).collect();
+        let is_admitted = |s: &&Arc<Served>| s.standing.borrow().state == Admission::Admitted;
+        let admitted: Vec<&Arc<Served>> = looked_at.iter().filter(is_admitted).collect();
         let first = looked_at.first();
         let leaving = self.lifecycle.phase().closes_connections();
         let ready = !leaving && !admitted.is_empty();
@@ -113,10 +105,12 @@ impl Inbound {
             Some(Admission::Admitting) => "admitting",
             _ => "starting",
         };
+        let reason = standing.map(|standing| standing.reason);
+        let reason = reason.or_else(|| roster.awaits().map(str::to_owned));
         let health = Health {
             status,
             version: first.map(|served| served.contract.contract.version.to_string()),
-            reason: standing.filter(|_| !ready).map(|standing| standing.reason),
+            reason: reason.filter(|_| !ready),
             agents: admitted
                 .into_iter()
                 .map(|served| AgentHealth {
@@ -135,11 +129,13 @@ impl Inbound {
     }
 
     fn handshake(&self, head: &Parts) -> Result<Response<Body>, Trouble> {
-        let served = match (self.asked(head)?, self.config.contracts.as_slice()) {
-            (Some(served), _) => served,
-            (None, [only]) => only,
-            (None, _) => {
-                let detail = format!("name one with ?agent=: {}", self.ids());
+        let roster = self.roster();
+        let asked = Self::asked(&roster, head)?;
+        let served = match asked.as_ref().or_else(|| roster.only()) {
+            Some(served) => served,
+            None if roster.is_waiting() => return Err(roster.unknown()),
+            None => {
+                let detail = format!("name one with ?agent=: {}", roster.ids());
                 return Err(Trouble::new(Problem::BadRequest, detail));
             }
         };
@@ -156,48 +152,85 @@ impl Inbound {
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        match self.unwrap(&mut head, body, fields.clone()).await {
-            Ok((at, input, fields)) => {
-                self.lasting(at, head, Source::Input(input), fields, began)
-                    .await
-            }
-            Err(trouble) => self.refuse(&trouble, &fields),
+        let roster = self.roster();
+        let refused = match roster.not_yet() {
+            Some(not_yet) if roster.is_waiting() => Err(not_yet),
+            _ => self.config.limits.check(&head),
+        };
+        if let Err(trouble) = refused {
+            return self
+                .refusals
+                .turn_away(&trouble, &fields, &head, body)
+                .await;
+        }
+        let read = self.config.limits.read(body).await;
+        let unwrapped = self.unwrap(&mut head, read);
+        match meant(&roster, unwrapped, &fields) {
+            Ok((served, source, fields)) => self.lasting(served, head, source, fields, began).await,
+            Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }
 
-    /// Reads a wrapper and finds the contract it is meant for.
-    async fn unwrap(
+    /// Reads a wrapper as far as that is possible, and what is wrong with it.
+    fn unwrap(
         &self,
         head: &mut Parts,
-        body: Incoming,
-        fields: Fields,
-    ) -> Result<(usize, Bytes, Fields), Trouble> {
-        let config = &self.config;
-        config.limits.check(head)?;
-        let body = config.limits.read(body).await?;
-        check::wrapper(&mut head.headers, &body)?;
-        let envelope = Envelope::read(&body, &config.limits.body)?;
-        let named = match envelope.agent.as_deref() {
-            Some(text) => Some(AgentName::parse(text).ok_or_else(|| self.unknown())?),
-            None => fields.agent.clone(),
+        read: Result<Bytes, Trouble>,
+    ) -> (Option<Envelope>, Option<Trouble>) {
+        let body = match read {
+            Ok(body) => body,
+            Err(trouble) => return (None, Some(trouble)),
         };
-        let at = match (named, config.contracts.len()) {
-            (Some(agent), _) => {
-                let mut ids = config.contracts.iter().map(Served::id);
-                ids.position(|id| id == agent.id)
-                    .ok_or_else(|| self.unknown())?
-            }
-            (None, 1) => 0,
-            (None, _) => {
-                let detail = format!("name the agent, one of: {}", self.ids());
-                return Err(Trouble::new(Problem::BadRequest, detail));
-            }
-        };
-        let joined = fields
-            .join(envelope.context)
-            .map_err(|differs| Trouble::new(Problem::BadContext, differs.to_string()))?;
-        Ok((at, envelope.input, joined))
+        let whole = check::wrapper(&mut head.headers, &body);
+        match Envelope::read(&body, &self.config.limits.body) {
+            Ok(envelope) => (Some(envelope), whole.err()),
+            Err(trouble) => (None, Some(whole.err().unwrap_or(trouble))),
+        }
     }
+}
+
+/// Finds the contract that a wrapper is meant for.
+///
+/// A fault of the wrapper is the end of that contract's call where it can be found; otherwise, and
+/// where the fault means that there is no task, it is all there is to say.
+fn meant(
+    roster: &Roster,
+    (envelope, fault): (Option<Envelope>, Option<Trouble>),
+    fields: &Fields,
+) -> Result<(Arc<Served>, Source, Fields), Trouble> {
+    let refused = |fault: Option<Trouble>, own: Trouble| Err(fault.unwrap_or(own));
+    let agent = envelope.as_ref().and_then(|call| call.agent.as_deref());
+    let named = match agent.map(AgentName::parse) {
+        Some(None) => return refused(fault, roster.unknown()),
+        Some(named) => named,
+        None => fields.agent.clone(),
+    };
+    let served = match roster.meant(named.as_ref()) {
+        Ok(served) => served.clone(),
+        Err(unknown) => return refused(fault, unknown),
+    };
+    let (input, context) = match envelope {
+        Some(envelope) => (envelope.input, envelope.context),
+        None => (Bytes::new(), Fields::default()),
+    };
+    let joined = match fields.clone().join(context) {
+        Ok(joined) => joined,
+        Err(differs) => {
+            let differs = Trouble::new(Problem::BadContext, differs.to_string());
+            return refused(fault, differs);
+        }
+    };
+    let source = match fault {
+        None => Source::Input(input),
+        Some(fault) if leaves_a_report(fault.problem) => Source::Refused(Box::new(fault)),
+        Some(fault) => return Err(fault),
+    };
+    Ok((served, source, joined))
+}
+
+/// Says whether a fault is the end of a task: a malformed context means that there is none.
+fn leaves_a_report(problem: Problem) -> bool {
+    problem.state().is_some() && problem != Problem::BadContext
 }
 
 fn wrong_method(allow: &str) -> Trouble {

@@ -89,7 +89,7 @@ impl Call {
         let input = match source.read(&self.outbound.config.limits).await {
             Ok(input) => input,
             Err(trouble) if trouble.problem.state().is_none() => {
-                return self.outbound.refuse(&trouble, &self.fields);
+                return self.outbound.refusals.refuse(&trouble, &self.fields);
             }
             Err(trouble) => {
                 let attempt = self.begin(None);
@@ -135,6 +135,7 @@ impl Call {
             degraded: false,
             undelivered: false,
             error: None,
+            detail: None,
             sla_level: own.sla_level.unwrap_or_default(),
             scenario: own.scenario.clone(),
             requester: own.requester.clone(),

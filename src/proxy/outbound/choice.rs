@@ -1,6 +1,6 @@
 //! Which instance gets a call, or why none does.
 
-use super::Outbound;
+use super::{Outbound, whom};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Offer, Standing, View};
 use crate::proxy::respond::Trouble;
@@ -18,13 +18,17 @@ impl Outbound {
         agent: &AgentName,
         until: Instant,
     ) -> Result<Arc<Agent>, Trouble> {
-        let found = self.directory.agent(&agent.id).map_err(|refused| {
-            let problem = match refused {
-                crate::contract::watch::Refused::NotAnId { .. } => Problem::UnknownAgent,
-                crate::contract::watch::Refused::Full => Problem::NoInstance,
-            };
-            Trouble::new(problem, refused.to_string()).executed(false)
-        })?;
+        let found = self.directory.agent(&agent.id).map_err(whom::refused)?;
+        self.wait_for(&found, until).await;
+        if found.view().standing == Standing::Absent {
+            let detail = format!("Consul knows neither a contract nor a service {}", agent.id);
+            return Err(Trouble::new(Problem::UnknownAgent, detail).executed(false));
+        }
+        Ok(found)
+    }
+
+    /// Waits, if it is the contract's first use, until something is known of it.
+    pub(super) async fn wait_for(&self, found: &Agent, until: Instant) {
         let metrics = &self.recorder.metrics;
         if found.view().standing == Standing::Unasked {
             metrics.cache_miss();
@@ -34,11 +38,19 @@ impl Outbound {
         } else {
             metrics.cache_hit();
         }
-        if found.view().standing == Standing::Absent {
-            let detail = format!("Consul knows neither a contract nor a service {}", agent.id);
-            return Err(Trouble::new(Problem::UnknownAgent, detail).executed(false));
-        }
-        Ok(found)
+    }
+
+    /// Says why nobody who serves a contract fits, if nobody does.
+    pub(super) fn unfit(
+        &self,
+        view: &View,
+        agent: &AgentName,
+        fields: &Fields,
+    ) -> Result<Option<Trouble>, Trouble> {
+        let query = self.permitted(fields)?;
+        let fits = |offer: &Offer| misfit(&query, offer, agent).is_none();
+        let anybody = view.offers.iter().any(fits);
+        Ok((!anybody).then(|| nobody(view, agent, &query)))
     }
 
     /// Chooses among the instances that fit; `key` pins equal calls to one of them.
@@ -68,10 +80,7 @@ impl Outbound {
         fields: &Fields,
         key: u64,
     ) -> Result<Offer, Trouble> {
-        let query = self.query(fields);
-        query
-            .check_team()
-            .map_err(|foreign| Trouble::new(Problem::Forbidden, foreign.to_string()))?;
+        let query = self.permitted(fields)?;
         let fits = |offer: &&Offer| misfit(&query, offer, agent).is_none();
         let fitting = || view.offers.iter().filter(fits);
         found.meters().candidates(fitting().count());
@@ -82,14 +91,19 @@ impl Outbound {
         }
     }
 
-    fn query<'a>(&'a self, fields: &'a Fields) -> Query<'a> {
-        Query {
+    /// Puts what a call asks for; another team's instances are not for the asking.
+    fn permitted<'a>(&'a self, fields: &'a Fields) -> Result<Query<'a>, Trouble> {
+        let query = Query {
             region: fields.region.as_deref().unwrap_or(&self.config.region),
             utc_offset: fields.utc_offset.as_deref().unwrap_or_default(),
             required_tags: fields.required_tags.as_deref().unwrap_or_default(),
             team: &self.config.team,
             deadline: fields.deadline,
-        }
+        };
+        query
+            .check_team()
+            .map_err(|foreign| Trouble::new(Problem::Forbidden, foreign.to_string()))?;
+        Ok(query)
     }
 }
 

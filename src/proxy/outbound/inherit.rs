@@ -17,6 +17,15 @@ pub struct Heritage {
 }
 
 impl Outbound {
+    /// Returns what decides who fits a call: its own fields, else its task's.
+    pub(super) fn wishes(&self, own: &Fields) -> Fields {
+        let mut own = own.clone();
+        if let Parent::Step(step) | Parent::Task(step) = self.active.parent_of(&own) {
+            take_over(&mut own, &step);
+        }
+        own
+    }
+
     /// Completes the fields of a call: its own, else its task's, else minted or our own.
     pub(super) fn inherit(&self, mut own: Fields) -> (Fields, Heritage) {
         let found = self.active.parent_of(&own);

@@ -2,34 +2,39 @@
 
 mod call;
 mod choice;
+mod foreign;
 mod inherit;
 mod passthrough;
+mod report;
 mod request;
+mod route;
 mod secure;
+mod whom;
 
 use super::active::{Active, Parent};
 use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
 use super::head;
-use super::intake::{self, Limits, Source};
+use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
-use super::respond::{self, Trouble};
+use super::refusal::Refusals;
+use super::respond::Trouble;
 use super::tunnel::Tunnels;
 use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Directory};
-use crate::identity::local;
+use crate::identity::local::Local;
 use crate::identity::tls::Tls;
-use crate::socket::{Address, Endpoint, Peer, Place, Serve};
+use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
-use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
+use route::{Route, Whom};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,7 +46,7 @@ pub struct Config {
     pub region: String,
     /// Without `team-`; empty for none.
     pub team: String,
-    pub own_address: Address,
+    pub local: Local,
     pub limits: Limits,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
@@ -58,19 +63,9 @@ pub struct Outbound {
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
+    refusals: Refusals,
     keeper: Keeper,
     tunnels: Tunnels,
-}
-
-/// Where a request leads.
-enum Route<'a> {
-    Invoke,
-    /// A contract by name and the path at it.
-    Agent {
-        name: &'a str,
-        path: &'a str,
-    },
-    Nowhere(Trouble),
 }
 
 impl Outbound {
@@ -87,6 +82,11 @@ impl Outbound {
             meters: recorder
                 .metrics
                 .contract(Direction::Outbound, metrics::UNKNOWN),
+            refusals: Refusals::new(
+                Direction::Outbound,
+                recorder.clone(),
+                config.pseudonym.clone(),
+            ),
             config,
             recorder,
             directory,
@@ -116,7 +116,7 @@ impl Outbound {
             Ok(fields) => self.lead(head, body, fields, began).await,
             Err(trouble) => {
                 let names = Fields::default();
-                self.turn_away(&trouble, &names, &head, body).await
+                self.refusals.turn_away(&trouble, &names, &head, body).await
             }
         }
     }
@@ -124,8 +124,8 @@ impl Outbound {
     /// Checks the head and reads its context; the application is always believed.
     fn admit(&self, head: &Parts) -> Result<Fields, Trouble> {
         head::check(head, &self.config.limits.head)?;
-        local::check(&head.headers, &head.uri, self.config.own_address.ip())
-            .map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
+        let checked = self.config.local.check(&head.headers, &head.uri);
+        checked.map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
         if super::headers::has_passed(&head.headers, &self.config.pseudonym) {
             let detail = "the request has passed this listener before";
             return Err(Trouble::new(Problem::Loop, detail));
@@ -146,67 +146,95 @@ impl Outbound {
         if fields.deadline.is_some() && !matches!(self.active.parent_of(&fields), Parent::None) {
             fields.deadline = None;
         }
-        match route(&head) {
-            Route::Invoke => match self.unwrap(&mut head, body, fields.clone()).await {
-                Ok((agent, input, fields)) => {
+        match self.route(&head, &fields) {
+            Ok(Route::Invoke) => match self.unwrap(&mut head, body, fields.clone()).await {
+                Ok((whom, input, fields)) => {
+                    head.uri = Uri::default();
                     let source = Source::Input(input);
-                    self.call(agent, head, source, fields, began).await
+                    self.call(whom, head, source, fields, began).await
                 }
-                Err(trouble) => self.refuse(&trouble, &fields),
+                Err(trouble) => self.refusals.refuse(&trouble, &fields),
             },
-            Route::Agent { name, path } => {
-                let Some(agent) = AgentName::parse(name) else {
-                    let trouble = not_an_agent(name);
-                    return self.turn_away(&trouble, &fields, &head, body).await;
-                };
-                let path = path.to_owned();
-                self.native(agent, &path, head, body, fields, began).await
+            Ok(Route::Report) => self.report_status(head, body, &fields).await,
+            Ok(Route::Agent { whom, target }) => {
+                head.uri = target;
+                self.native(whom, head, body, fields, began).await
             }
-            Route::Nowhere(trouble) => self.turn_away(&trouble, &fields, &head, body).await,
+            Ok(Route::Foreign { host, port }) => {
+                let response = self.pass_on(&host, port, head, body).await;
+                self.count(response.status().as_u16(), began);
+                response
+            }
+            Err(trouble) => {
+                self.refusals
+                    .turn_away(&trouble, &fields, &head, body)
+                    .await
+            }
         }
+    }
+
+    /// Finds out where a request leads; `Hermes-Agent` may narrow the agent it names.
+    fn route(&self, head: &Parts, fields: &Fields) -> Result<Route, Trouble> {
+        let route = route::route(head, &self.config.local)?;
+        let Route::Agent { whom, target } = route else {
+            return Ok(route);
+        };
+        // An application that hands on the headers it was sent names the contract it serves.
+        let handed_on = |agent: &&AgentName| match self.active.parent_of(fields) {
+            Parent::Step(step) | Parent::Task(step) => step.agent == agent.id,
+            Parent::None => false,
+        };
+        let beside = fields.agent.as_ref().filter(|agent| !handed_on(agent));
+        let whom = whom.narrowed(beside)?;
+        Ok(Route::Agent { whom, target })
+    }
+
+    /// Counts a request that belongs to no contract.
+    fn count(&self, status: u16, began: Instant) {
+        self.meters.request_ended(Some(status), began.elapsed());
     }
 
     /// Makes a checked call; it outlives its connection.
     async fn call(
         self: Arc<Self>,
-        agent: AgentName,
+        whom: Whom,
         head: Parts,
         source: Source,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        match self.find(&agent, patience(&fields, began)).await {
-            Ok(found) => {
-                self.lasting((found, agent), head, source, fields, began)
-                    .await
-            }
+        let found = self.whom(whom, &fields, patience(&fields, began)).await;
+        match found {
+            Ok(found) => self.lasting(found, head, source, fields, began).await,
             Err(trouble) => self.unanswered(&trouble, &fields, began),
         }
     }
 
-    /// Serves `/agents/NAME/PATH`: a contract's own route is a checked call, the rest passes.
+    /// Serves a path of an agent: a contract's own route is a checked call, the rest passes.
     async fn native(
         self: Arc<Self>,
-        agent: AgentName,
-        path: &str,
+        whom: Whom,
         head: Parts,
         body: Incoming,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        let found = match self.find(&agent, patience(&fields, began)).await {
+        let found = self.whom(whom, &fields, patience(&fields, began)).await;
+        let (found, agent) = match found {
             Ok(found) => found,
             Err(trouble) => return self.unanswered(&trouble, &fields, began),
         };
-        if !choice::is_contract_route(&found, &head.method, path) {
-            let passed = self.pass_through(&found, &agent, path, head, body, fields);
+        if !choice::is_contract_route(&found, &head.method, head.uri.path()) {
+            let passed = self.pass_through(&found, &agent, head, body, fields);
             let response = passed.await;
-            let status = response.status().as_u16();
-            self.meters.request_ended(Some(status), began.elapsed());
+            self.count(response.status().as_u16(), began);
             return response;
         }
         if let Err(trouble) = self.config.limits.check(&head) {
-            return self.turn_away(&trouble, &fields, &head, body).await;
+            return self
+                .refusals
+                .turn_away(&trouble, &fields, &head, body)
+                .await;
         }
         let source = Source::Body(body);
         self.lasting((found, agent), head, source, fields, began)
@@ -219,23 +247,24 @@ impl Outbound {
         head: &mut Parts,
         body: Incoming,
         fields: Fields,
-    ) -> Result<(AgentName, Bytes, Fields), Trouble> {
+    ) -> Result<(Whom, Bytes, Fields), Trouble> {
         let config = &self.config;
         config.limits.check(head)?;
         let body = config.limits.read(body).await?;
         super::check::wrapper(&mut head.headers, &body)?;
         let envelope = Envelope::read(&body, &config.limits.body)?;
-        let agent = match envelope.agent.as_deref() {
-            Some(name) => AgentName::parse(name).ok_or_else(|| not_an_agent(name))?,
-            None => fields.agent.clone().ok_or_else(|| {
+        let whom = match (envelope.agent.as_deref(), &fields.agent) {
+            (Some(name), _) => Whom::parse(name)?,
+            (None, Some(agent)) => Whom::Contract(agent.clone()),
+            (None, None) => {
                 let detail = "name the agent to call, as \"agent\" in the body";
-                Trouble::new(Problem::BadContext, detail)
-            })?,
+                return Err(Trouble::new(Problem::BadContext, detail));
+            }
         };
         let joined = fields
             .join(envelope.context)
             .map_err(|differs| Trouble::new(Problem::BadContext, differs.to_string()))?;
-        Ok((agent, envelope.input, joined))
+        Ok((whom, envelope.input, joined))
     }
 
     fn lasting(
@@ -254,34 +283,8 @@ impl Outbound {
 
     /// Answers a call to a contract that is not known; it counts as a call made.
     fn unanswered(&self, trouble: &Trouble, names: &Fields, began: Instant) -> Response<Body> {
-        let status = trouble.problem.status();
-        self.meters.request_ended(Some(status), began.elapsed());
-        self.refuse(trouble, names)
-    }
-
-    /// Refuses a request whose body has not been read.
-    async fn turn_away(
-        &self,
-        trouble: &Trouble,
-        names: &Fields,
-        head: &Parts,
-        body: Incoming,
-    ) -> Response<Body> {
-        let goes_on = intake::turn_away(head, body).await;
-        let mut response = self.refuse(trouble, names);
-        // A head that two readers could read differently ends its connection, too.
-        if !goes_on || trouble.problem == Problem::BadRequest {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
-        }
-        response
-    }
-
-    /// Answers a request that was refused before a task came into being.
-    fn refuse(&self, trouble: &Trouble, names: &Fields) -> Response<Body> {
-        let metrics = &self.recorder.metrics;
-        metrics.rejected(Direction::Outbound, trouble.problem);
-        respond::trouble(trouble, names, &self.config.pseudonym)
+        self.count(trouble.problem.status(), began);
+        self.refusals.refuse(trouble, names)
     }
 }
 
@@ -289,41 +292,6 @@ impl Outbound {
 fn patience(own: &Fields, began: Instant) -> Instant {
     let asked = own.deadline.unwrap_or(Duration::from_secs(3600));
     Deadline::after(began, asked).instant()
-}
-
-fn route(head: &Parts) -> Route<'_> {
-    let path = head.uri.path();
-    if path == "/hermes/invoke" {
-        return match head.method {
-            Method::POST => Route::Invoke,
-            _ => Route::Nowhere(Trouble {
-                allow: Some("POST".to_owned()),
-                ..Trouble::new(Problem::MethodNotAllowed, "use POST")
-            }),
-        };
-    }
-    match path.strip_prefix("/agents/") {
-        Some(rest) => {
-            let (name, path) = match rest.find('/') {
-                Some(slash) => rest.split_at(slash),
-                None => (rest, "/"),
-            };
-            Route::Agent { name, path }
-        }
-        None => {
-            let detail = "here are POST /hermes/invoke and /agents/{agent}/{path}";
-            Route::Nowhere(Trouble::new(Problem::NotFound, detail))
-        }
-    }
-}
-
-fn not_an_agent(name: &str) -> Trouble {
-    let detail = if name.contains("@^") {
-        "version ranges are not served by this version; name the contract id"
-    } else {
-        "an agent is named by a contract id such as fraud-detection-v1.0, or id@version"
-    };
-    Trouble::new(Problem::BadContext, detail)
 }
 
 impl Serve for Outbound {

@@ -18,15 +18,14 @@ impl Outbound {
         &self,
         found: &Agent,
         agent: &AgentName,
-        path: &str,
         head: Parts,
         body: Incoming,
         own: Fields,
     ) -> Response<Body> {
         let (fields, _) = self.inherit(own);
-        match self.passed(found, agent, path, head, body, &fields).await {
+        match self.passed(found, agent, head, body, &fields).await {
             Ok(response) => response,
-            Err(trouble) => self.refuse(&trouble, &fields),
+            Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }
 
@@ -34,7 +33,6 @@ impl Outbound {
         &self,
         found: &Agent,
         agent: &AgentName,
-        path: &str,
         head: Parts,
         body: Incoming,
         fields: &Fields,
@@ -46,10 +44,7 @@ impl Outbound {
         let silence = self.config.limits.stream_idle_timeout;
         let proxy = &self.config.pseudonym;
         let trace = Trace::of(&head.headers, fields.trace_id.clone());
-        let target = match head.uri.query() {
-            Some(query) => format!("{path}?{query}"),
-            None => path.to_owned(),
-        };
+        let target = head.uri.to_string();
         let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
         let told = Fields {
             agent: Some(agent.clone()),

@@ -74,11 +74,7 @@ fn told(left: Duration) -> Duration {
 
 /// The contract's path, with the query that came along on the native form.
 fn target(path: &str, head: &Parts) -> Uri {
-    let query = head
-        .uri
-        .query()
-        .filter(|_| head.uri.path().starts_with("/agents/"));
-    let text = match query {
+    let text = match head.uri.query() {
         Some(query) => format!("{path}?{query}"),
         None => path.to_owned(),
     };

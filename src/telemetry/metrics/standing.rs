@@ -126,6 +126,14 @@ impl Sidecar {
             .set(1);
     }
 
+    /// Takes back what `serves` announced.
+    pub fn serves_no_more(&self, team: &str, contract: &str, version: &str, digest: &str) {
+        let digest = digest.get(..8).unwrap_or(digest);
+        let labels = [team, contract, version, digest];
+        // It fails only where there is no such series.
+        self.standing.info.remove_label_values(&labels).ok();
+    }
+
     /// Shows the promise and the age of a contract that this sidecar serves or calls.
     pub fn contract_taken(&self, contract: &str, timeout: Duration, at: Timestamp) {
         self.standing

@@ -9,6 +9,7 @@
 )]
 
 pub mod application;
+pub mod article;
 pub mod authority;
 pub mod client;
 pub mod collector;

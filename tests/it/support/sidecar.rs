@@ -22,7 +22,9 @@ const END_WITHIN: Duration = Duration::from_secs(40);
 /// What a sidecar is to be; `start` makes it one.
 pub struct Setup {
     config: Table,
-    contracts: Vec<(Value, Table)>,
+    /// Without a body the application hands the contract out.
+    contracts: Vec<(Option<Value>, Table)>,
+    command: Vec<String>,
     environment: Vec<(String, String)>,
 }
 
@@ -30,6 +32,7 @@ pub struct Setup {
 pub struct Sidecar {
     process: Process,
     config: Table,
+    command: Vec<String>,
     environment: Vec<(String, String)>,
     directory: TempDir,
 }
@@ -40,6 +43,7 @@ impl Sidecar {
         Setup {
             config: Table::new(),
             contracts: Vec::new(),
+            command: Vec::new(),
             environment: Vec::new(),
         }
         .set("application.name", name)
@@ -142,7 +146,29 @@ impl Sidecar {
     /// Starts it again on the same files and ports; the caller waits for readiness if it wants to.
     pub fn start_again(&mut self) {
         self.process.kill9();
-        self.process = spawn(self.directory.path(), &self.environment);
+        self.process = self.spawn_again();
+    }
+
+    fn spawn_again(&self) -> Process {
+        spawn(self.directory.path(), &self.command, &self.environment)
+    }
+
+    /// Changes a key of its config file; a process that runs goes on as it is.
+    pub fn reconfigure(&mut self, key: &str, value: impl Into<Setting>) {
+        put(&mut self.config, key, value.into());
+        std::fs::write(self.config_file(), self.config.to_string()).unwrap();
+    }
+
+    /// Takes a key out of its config file again.
+    pub fn forget(&mut self, key: &str) {
+        let (section, key) = key.split_once('.').expect("a key has a section");
+        self.config[section].as_table_mut().unwrap().remove(key);
+        std::fs::write(self.config_file(), self.config.to_string()).unwrap();
+    }
+
+    /// Waits for its end, which it comes to by itself or was asked for.
+    pub async fn ended(&mut self) -> ExitStatus {
+        self.process.ended(END_WITHIN).await
     }
 
     fn listen(&self, section: &str) -> &str {
@@ -187,7 +213,15 @@ impl Setup {
         let mut entry = Table::new();
         entry.insert("method".into(), method.into());
         entry.insert("path".into(), path.into());
-        self.contracts.push((body, entry));
+        self.contracts.push((Some(body), entry));
+        self
+    }
+
+    /// Offers the contract that the application hands out; `route` says how it is called.
+    pub fn handshake(mut self) -> Self {
+        let mut entry = Table::new();
+        entry.insert("handshake".into(), true.into());
+        self.contracts.push((None, entry));
         self
     }
 
@@ -196,7 +230,7 @@ impl Setup {
         let (_, entry) = self
             .contracts
             .last_mut()
-            .expect("`route` follows `contract`");
+            .expect("`route` follows `contract` or `handshake`");
         put(entry, key, value.into());
         self
     }
@@ -209,6 +243,12 @@ impl Setup {
     /// Reports to the collector (or link to one) at `url`.
     pub fn collector(self, url: &str) -> Self {
         self.set("spool.collector", url)
+    }
+
+    /// Runs this command beside the sidecar, in the directory of its config file.
+    pub fn command(mut self, command: &[&str]) -> Self {
+        self.command = command.iter().map(|word| (*word).to_owned()).collect();
+        self
     }
 
     /// Starts the process and waits for readiness.
@@ -234,6 +274,11 @@ impl Setup {
         panic!("the sidecar found its ports taken {STARTS} times");
     }
 
+    /// Starts the process and waits for nothing: a quick command's sidecar may be gone already.
+    pub fn launch(self) -> Sidecar {
+        self.spawn()
+    }
+
     fn spawn(&self) -> Sidecar {
         let directory = TempDir::with_prefix("hermes-sidecar-").unwrap();
         let mut config = self.config.clone();
@@ -250,12 +295,13 @@ impl Setup {
         }
         let mut entries = Vec::new();
         for (body, entry) in &self.contracts {
-            let file = directory
-                .path()
-                .join(format!("{}.json", body["id"].as_str().unwrap()));
-            std::fs::write(&file, serde_json::to_vec_pretty(body).unwrap()).unwrap();
             let mut entry = entry.clone();
-            entry.insert("file".into(), file.to_str().unwrap().into());
+            if let Some(body) = body {
+                let name = format!("{}.json", body["id"].as_str().unwrap());
+                let file = directory.path().join(name);
+                std::fs::write(&file, serde_json::to_vec_pretty(body).unwrap()).unwrap();
+                entry.insert("file".into(), file.to_str().unwrap().into());
+            }
             entries.push(Setting::Table(entry));
         }
         if !entries.is_empty() {
@@ -264,21 +310,25 @@ impl Setup {
         std::fs::write(directory.path().join("hermes.toml"), config.to_string()).unwrap();
         std::fs::create_dir(directory.path().join("state")).unwrap();
         Sidecar {
-            process: spawn(directory.path(), &self.environment),
+            process: spawn(directory.path(), &self.command, &self.environment),
             config,
+            command: self.command.clone(),
             environment: self.environment.clone(),
             directory,
         }
     }
 }
 
-fn spawn(directory: &Path, environment: &[(String, String)]) -> Process {
+fn spawn(directory: &Path, beside: &[String], environment: &[(String, String)]) -> Process {
     let mut command = Command::new(program::hermes());
     command
         .args(["run", "-c", "hermes.toml"])
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .env("STATE_DIRECTORY", directory.join("state"))
         .current_dir(directory);
+    if !beside.is_empty() {
+        command.arg("--").args(beside);
+    }
     Process::spawn("sidecar", command, &directory.join("sidecar.log"))
 }
 

@@ -1,0 +1,155 @@
+//! Hosts of `outbound.allow_hosts`: requests that pass unchecked to who is no agent.
+//!
+//! - no field of ours but `Via` goes there: the context is nobody else's business
+//! - trace fields are kept as they come; no redirect is followed, nothing is decoded or kept
+//! - a link-local address is taken only where the list names it literally: a name that resolves
+//!   to one is most likely a trick to reach the machine's metadata service
+
+use super::Outbound;
+use crate::context::{Fields, Trace, header};
+use crate::identity::Authority;
+use crate::proxy::body::Body;
+use crate::proxy::headers;
+use crate::proxy::passing::Passing;
+use crate::proxy::respond::Trouble;
+use crate::socket::{Endpoint, Place, Speaks};
+use crate::task::Problem;
+use http::Response;
+use http::request::Parts;
+use hyper::body::Incoming;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// The longest wait for a name to be resolved.
+const LOOKUP: Duration = Duration::from_secs(5);
+
+impl Outbound {
+    pub(super) async fn pass_on(
+        &self,
+        host: &str,
+        port: u16,
+        head: Parts,
+        body: Incoming,
+    ) -> Response<Body> {
+        match self.passed_on(host, port, head, body).await {
+            Ok(response) => response,
+            Err(trouble) => self.refusals.refuse(&trouble, &Fields::default()),
+        }
+    }
+
+    async fn passed_on(
+        &self,
+        host: &str,
+        port: u16,
+        head: Parts,
+        body: Incoming,
+    ) -> Result<Response<Body>, Trouble> {
+        let addresses = resolve(host, port).await?;
+        let silence = self.config.limits.stream_idle_timeout;
+        let proxy = &self.config.pseudonym;
+        let trace = Trace::of(&head.headers, None);
+        let traced = [header::TRACEPARENT, header::TRACESTATE];
+        let traced = traced.map(|name| {
+            let values = head.headers.get_all(&name).iter().cloned();
+            (name, values.collect::<Vec<_>>())
+        });
+        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
+        let target = target.to_owned();
+        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        let sent = passing.request.headers_mut();
+        for (name, values) in traced {
+            sent.remove(&name);
+            for value in values {
+                sent.append(&name, value);
+            }
+        }
+        let port = Some(port);
+        let authority = Authority { host, port }.to_string();
+        let place = Place::Resolved {
+            authority,
+            addresses,
+        };
+        let upstream = self.upstreams.at(Endpoint { place, tls: None });
+        let speaks = match passing.came_as_http2 {
+            true => Speaks::Http2,
+            false => Speaks::Http1,
+        };
+        let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
+        let answer = sending.await;
+        let mut answer = answer.map_err(|failed| failed.into_trouble(upstream.authority()))?;
+        // What a foreign host says in our name is not ours.
+        headers::strip_context(answer.headers_mut());
+        Ok(answer)
+    }
+}
+
+/// Finds the addresses of a host, without those that no name may lead to.
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+    if let Ok(literal) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(literal, port)]);
+    }
+    let looked_up = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((host, port))).await;
+    let unknown = |detail: &str| Trouble::new(Problem::UpstreamUnreachable, detail).executed(false);
+    let found: Vec<SocketAddr> = match looked_up {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(error)) => {
+            tracing::warn!(host, %error, "a listed host could not be resolved");
+            return Err(unknown(
+                "the host's name could not be resolved; nothing was sent",
+            ));
+        }
+        Err(_elapsed) => return Err(unknown("the host's name was not resolved in time")),
+    };
+    let mut permitted: Vec<SocketAddr> = found
+        .iter()
+        .filter(|address| !is_link_local(address.ip()))
+        .copied()
+        .collect();
+    match (permitted.is_empty(), found.is_empty()) {
+        // Sorted: the same addresses in another order are the same place.
+        (false, _) => Ok({
+            permitted.sort_unstable();
+            permitted
+        }),
+        (true, true) => Err(unknown("the host's name has no address")),
+        (true, false) => {
+            let detail = "the host's name leads to a link-local address, which is refused unless \
+                          outbound.allow_hosts lists that address itself";
+            Err(Trouble::new(Problem::HostRefused, detail))
+        }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_never_leads_to_a_link_local_address() {
+        // The resolver reads these spellings as addresses, as it would a name that points there.
+        for spelling in ["169.254.43518", "0xa9.254.169.254", "2852039166"] {
+            let refused = resolve(spelling, 80).await.unwrap_err();
+            assert_eq!(refused.problem, Problem::HostRefused, "{spelling}");
+            assert!(refused.detail.contains("outbound.allow_hosts"));
+        }
+        let literal = resolve("169.254.169.254", 80).await.unwrap();
+        assert_eq!(literal, ["169.254.169.254:80".parse().unwrap()]);
+        assert_eq!(
+            resolve("127.1", 81).await.unwrap(),
+            ["127.0.0.1:81".parse().unwrap()]
+        );
+        for address in ["169.254.0.1", "::ffff:169.254.169.254", "fe80::1"] {
+            assert!(is_link_local(address.parse().unwrap()), "{address}");
+        }
+        for address in ["127.0.0.1", "169.253.0.1", "fd00::1", "::1"] {
+            assert!(!is_link_local(address.parse().unwrap()), "{address}");
+        }
+    }
+}
