@@ -60,7 +60,7 @@ fn builder(base: &str, timeout: Duration) -> reqwest::ClientBuilder {
     }
 }
 
-/// The same for the collector: with `tls` an `https` one is shown our certificate.
+/// The same for one that may want to be shown our certificate, as a collector with `tls` does.
 pub(super) fn collector(
     base: &str,
     timeout: Duration,
