@@ -5,6 +5,8 @@ use crate::telemetry::log::Chain;
 use http::HeaderMap;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
+use std::error::Error as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -33,14 +35,23 @@ pub struct Config {
     pub tls: Option<rustls::ClientConfig>,
     /// Fields that every request carries.
     pub headers: HeaderMap,
-    /// It speaks HTTP/2 in clear, and nothing else.
-    pub http2: bool,
+    pub speaks: Speaks,
     /// Nothing: `/hermes/health`, then `/hermes/heartbeat`, then a bare connection.
     pub path: Option<String>,
     pub interval: Duration,
     pub timeout: Duration,
     /// Failures in a row before the application counts as ill.
     pub failures: u32,
+}
+
+/// What the application understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaks {
+    Http1,
+    /// HTTP/2 in clear, and nothing else.
+    Http2,
+    /// Whatever its callers speak, which may be HTTP/2 alone.
+    Either,
 }
 
 impl Config {
@@ -53,7 +64,7 @@ impl Config {
         if let Some(tls) = &self.tls {
             builder = builder.tls_backend_preconfigured(tls.clone());
         }
-        if self.http2 {
+        if self.speaks == Speaks::Http2 {
             builder = builder.http2_prior_knowledge();
         }
         builder
@@ -61,6 +72,15 @@ impl Config {
             .default_headers(self.headers.clone())
             .redirect(reqwest::redirect::Policy::none())
             .timeout(within)
+            // This machine in both families, whatever the resolver knows (RFC 6761 section 6.3);
+            // the port is the URL's.
+            .resolve_to_addrs(
+                "localhost",
+                &[
+                    (Ipv4Addr::LOCALHOST, 0).into(),
+                    (Ipv6Addr::LOCALHOST, 0).into(),
+                ],
+            )
             // An idle connection may be closed by the application at any time; asking is rare.
             .pool_max_idle_per_host(0)
             .build()
@@ -182,9 +202,12 @@ impl Prober {
             return judge(path, status, &body);
         }
         for path in ["/hermes/health", "/hermes/heartbeat"] {
-            let (status, body) = self.get(path).await?;
-            if !is_not_offered(status) {
-                return judge(path, status, &body);
+            match self.get(path).await {
+                Ok((status, body)) if !is_not_offered(status) => {
+                    return judge(path, status, &body);
+                }
+                Err(Error::Ask { source, .. }) if self.config.speaks.answered(&source) => break,
+                answer => drop(answer?),
             }
         }
         // It accepted a connection and spoke HTTP, which is more than a bare connection shows.
@@ -208,6 +231,29 @@ impl Prober {
             }
         }
         Ok((response.status(), body))
+    }
+}
+
+impl Speaks {
+    /// Says whether a failed question shows all the same that the application is there: a gRPC
+    /// server resets what is no call of its methods, and answers HTTP/1 with frames.
+    fn answered(self, failure: &reqwest::Error) -> bool {
+        let mut cause = failure.source();
+        while let Some(error) = cause {
+            let reset = error.downcast_ref::<h2::Error>();
+            let other = error.downcast_ref::<hyper::Error>();
+            let is_reset = reset.is_some_and(|e| e.is_reset() && e.is_remote());
+            let is_other = other.is_some_and(hyper::Error::is_parse);
+            if match self {
+                Speaks::Http1 => false,
+                Speaks::Http2 => is_reset,
+                Speaks::Either => is_reset || is_other,
+            } {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
     }
 }
 

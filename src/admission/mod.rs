@@ -18,7 +18,9 @@ mod standing;
 
 pub use beacon::{Beacon, shine};
 pub use handshake::{Error as HandshakeError, Handshake, contract_of};
-pub use health::{Config as HealthConfig, Error as HealthError, Health, Prober};
+pub use health::{
+    Config as HealthConfig, Error as HealthError, Health, Prober, Speaks as HealthSpeaks,
+};
 pub use judge::Judge;
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};

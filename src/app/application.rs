@@ -1,7 +1,7 @@
 //! How the application is reached: in clear, by a unix socket, or behind https with credentials.
 
 use super::Error;
-use crate::admission::HealthConfig;
+use crate::admission::{HealthConfig, HealthSpeaks};
 use crate::config::{Application, Protocol, Upstream};
 use crate::identity::web;
 use crate::socket::{ClientTls, Endpoint, Place, Speaks};
@@ -142,7 +142,11 @@ pub fn health(application: &Application, upstream: &Upstream) -> Result<HealthCo
         unix: socket(upstream).map(Path::to_owned),
         tls: secured,
         headers: headers(application)?,
-        http2: application.protocol == Protocol::H2c,
+        speaks: match application.protocol {
+            Protocol::Http1 => HealthSpeaks::Http1,
+            Protocol::H2c => HealthSpeaks::Http2,
+            Protocol::Same => HealthSpeaks::Either,
+        },
         path: application.health.clone(),
         interval: application.health_interval,
         timeout: application.health_timeout,

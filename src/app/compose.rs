@@ -133,6 +133,7 @@ pub fn listener(limits: &config::Limits) -> socket::Limits {
     socket::Limits {
         max_connections: limits.max_connections,
         header_timeout: limits.header_timeout,
+        stream_idle_timeout: limits.stream_idle_timeout,
         idle_timeout: limits.idle_timeout,
         max_header_bytes: limits.max_header_bytes,
         max_headers: limits.max_headers,

@@ -41,6 +41,7 @@ const LIMITS: socket::Limits = socket::Limits {
     max_connections: 4_096,
     header_timeout: Duration::from_secs(10),
     idle_timeout: Duration::from_secs(60),
+    stream_idle_timeout: Duration::from_secs(60),
     max_header_bytes: 64 * 1024,
     max_headers: 100,
     close: Duration::from_secs(5),

@@ -9,6 +9,7 @@ use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::{Body as HttpBody, Incoming};
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -71,6 +72,11 @@ impl Failed {
 
     /// Turns the failure into what the caller is told, and logs its causes once.
     pub fn into_trouble(self, upstream: &str) -> Trouble {
+        if let Failed::Reset(error) = &self
+            && let Some(trouble) = short_of_body(error)
+        {
+            return trouble;
+        }
         tracing::warn!(upstream, error = %Chain(&self), "a call failed at its upstream");
         let executed = self.may_have_executed();
         let (problem, detail) = match self {
@@ -85,6 +91,12 @@ impl Failed {
             Failed::Unreachable(_) => (
                 Problem::UpstreamUnreachable,
                 "no connection to the upstream could be opened; nothing was sent".to_owned(),
+            ),
+            Failed::Reset(Error::Broken { source, .. }) if source.is_parse_too_large() => (
+                Problem::ReplyTooLarge,
+                "the head of the answer is far beyond limits.max_headers or \
+                 limits.max_header_bytes"
+                    .to_owned(),
             ),
             Failed::Reset(_) => (
                 Problem::UpstreamReset,
@@ -114,6 +126,19 @@ impl Failed {
         };
         Trouble::new(problem, detail).executed(executed)
     }
+}
+
+/// Says whose fault it was that the request's body ended early: its sender's, not the upstream's.
+fn short_of_body(error: &Error) -> Option<Trouble> {
+    let mut causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    let body = causes.find_map(|cause| cause.downcast_ref::<body::Error>())?;
+    tracing::debug!(error = %Chain(error), "a request's body did not come to its end");
+    let problem = match body {
+        body::Error::Idle(_) => Problem::RequestTimeout,
+        body::Error::Broken(_) | body::Error::TooLarge(_) => Problem::BadRequest,
+    };
+    let detail = format!("the body did not arrive whole: {body}");
+    Some(Trouble::new(problem, detail).executed(true))
 }
 
 /// Hears how an exchange gets on.

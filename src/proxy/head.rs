@@ -24,7 +24,9 @@ pub fn check(head: &Parts, limits: &Limits) -> Result<(), Trouble> {
         let detail = format!("the request target is longer than {LONGEST_TARGET} bytes");
         return Err(Trouble::new(Problem::UriTooLong, detail));
     }
-    check_size(&head.headers, limits)?;
+    too_large(&head.headers, limits).map_or(Ok(()), |over| {
+        Err(Trouble::new(Problem::HeadersTooLarge, over))
+    })?;
     if head.method == Method::CONNECT {
         let detail = "CONNECT is refused: in a tunnel, as https through a proxy needs one, no call \
                       could be checked; use http:// for agents, and no proxy for other https hosts";
@@ -40,25 +42,42 @@ pub fn check(head: &Parts, limits: &Limits) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn check_size(headers: &HeaderMap, limits: &Limits) -> Result<(), Trouble> {
-    let mut bytes = 0;
-    for (name, value) in headers {
-        bytes += name.as_str().len() + value.len();
-    }
-    let detail = if headers.len() > limits.max_headers {
-        format!(
-            "more than limits.max_headers, {} fields",
-            limits.max_headers
-        )
-    } else if bytes > limits.max_header_bytes {
-        format!(
-            "more than limits.max_header_bytes, {} bytes",
-            limits.max_header_bytes
-        )
-    } else {
+/// Refuses a request that is too large with what the sidecar has added: who reads it next has
+/// limits as well, and would only say so in its own words.
+pub fn check_outgoing(headers: &HeaderMap, limits: &Limits) -> Result<(), Trouble> {
+    let Some(over) = too_large(headers, limits) else {
         return Ok(());
     };
-    Err(Trouble::new(Problem::HeadersTooLarge, detail))
+    let detail = format!("with the fields that the sidecar adds, {over}");
+    Err(Trouble::new(Problem::HeadersTooLarge, detail).executed(false))
+}
+
+/// Refuses an answer whose head is too large.
+pub fn check_answer(headers: &HeaderMap, limits: &Limits) -> Result<(), Trouble> {
+    let Some(over) = too_large(headers, limits) else {
+        return Ok(());
+    };
+    let detail = format!("the head of the answer has {over}");
+    Err(Trouble::new(Problem::ReplyTooLarge, detail).executed(true))
+}
+
+/// Says which limit a head is over.
+fn too_large(headers: &HeaderMap, limits: &Limits) -> Option<String> {
+    let Limits {
+        max_header_bytes,
+        max_headers,
+    } = *limits;
+    if headers.len() > max_headers {
+        return Some(format!(
+            "more than limits.max_headers, {max_headers} fields"
+        ));
+    }
+    let sizes = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    let bytes: usize = sizes.sum();
+    (bytes > max_header_bytes)
+        .then(|| format!("more than limits.max_header_bytes, {max_header_bytes} bytes"))
 }
 
 /// Any coding beside `chunked` would hide the body from its checks (RFC 9112 section 6.1).

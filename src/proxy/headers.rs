@@ -3,13 +3,68 @@
 use crate::context::header::{IDEMPOTENCY_KEY, PREFIX};
 use crate::task::Id;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED, HOST, HeaderName,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderValue, Uri, Version};
+use std::net::IpAddr;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// What `Connection` cannot take off a message: where it goes and ends, and what the rules of one
+/// hop still have to read.
+const STAYS: [HeaderName; 6] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, TE, UPGRADE];
+
+/// Takes off a received request what `Connection` names, before anybody reads it or adds to it.
+///
+/// What we set later cannot be named any more: of `Connection` itself only `upgrade` is left.
+pub fn take_off_named(headers: &mut HeaderMap) {
+    if !headers.contains_key(CONNECTION) {
+        return;
+    }
+    let named = named_by_connection(headers);
+    for name in named.iter().filter(|name| !STAYS.contains(name)) {
+        headers.remove(name);
+    }
+    match named.contains(&UPGRADE) {
+        true => headers.insert(CONNECTION, HeaderValue::from_static("upgrade")),
+        false => headers.remove(CONNECTION),
+    };
+}
+
+/// Adds where a request came from to what it says of that itself, which nobody here decides by.
+pub fn add_forwarded(headers: &mut HeaderMap, peer: IpAddr, scheme: &'static str) {
+    let peer = peer.to_canonical();
+    append_to_list(headers, FORWARDED_FOR, &peer.to_string());
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
+    // Who reads this one would otherwise take the sender's word as the last (RFC 7239 section 4).
+    if headers.contains_key(FORWARDED) {
+        let node = match peer {
+            IpAddr::V4(peer) => peer.to_string(),
+            IpAddr::V6(peer) => format!("\"[{peer}]\""),
+        };
+        append_to_list(headers, FORWARDED, &format!("for={node};proto={scheme}"));
+    }
+}
+
+/// Makes one line of a list's lines, in their order, with `last` behind them.
+fn append_to_list(headers: &mut HeaderMap, name: HeaderName, last: &str) {
+    let mut list = Vec::new();
+    for line in headers.get_all(&name) {
+        let line = line.as_bytes().trim_ascii();
+        if !line.is_empty() {
+            list.extend_from_slice(line);
+            list.extend_from_slice(b", ");
+        }
+    }
+    list.extend_from_slice(last.as_bytes());
+    if let Ok(list) = HeaderValue::from_bytes(&list) {
+        headers.insert(name, list);
+    }
+}
 
 /// Removes what concerns one connection only, first of all what `Connection` names.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
@@ -95,7 +150,8 @@ pub fn settle_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes every field of ours, and spellings that some servers fold into them (`hermes_task_id`).
+/// Removes every field of ours, and spellings that some servers fold into them (`hermes_task_id`,
+/// `hermes.task.id`).
 pub fn strip_context(headers: &mut HeaderMap) {
     let ours: Vec<HeaderName> = headers
         .keys()
@@ -108,7 +164,8 @@ pub fn strip_context(headers: &mut HeaderMap) {
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with(PREFIX) || name.starts_with("hermes_")
+    let rest = name.strip_prefix(PREFIX.trim_end_matches('-'));
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
 /// Drops a length that the body we send will state itself.
@@ -142,12 +199,7 @@ pub fn has_passed(headers: &HeaderMap, name: &HeaderValue) -> bool {
 
 /// Says whether the media type is JSON: `application/json` or a `+json` suffix, whatever the
 /// case and the parameters (RFC 9110 section 8.3.1, RFC 6839).
-///
-/// Judged is the message that goes on: a type that `Connection` names stays behind.
 pub fn is_json(headers: &HeaderMap) -> bool {
-    if headers.contains_key(CONNECTION) && named_by_connection(headers).contains(&CONTENT_TYPE) {
-        return false;
-    }
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (types.next(), types.next()) else {
         return false;
@@ -228,6 +280,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_set_later_is_not_named_any_more() {
+        let mut map = headers(&[
+            ("connection", "Upgrade, x-forwarded-for, host"),
+            ("upgrade", "websocket"),
+            ("host", "a.example"),
+            ("x-forwarded-for", "192.0.2.1"),
+        ]);
+        take_off_named(&mut map);
+        add_forwarded(&mut map, "::ffff:192.0.2.7".parse().unwrap(), "http");
+        assert_eq!(map["connection"], "upgrade");
+        strip_hop_by_hop(&mut map);
+        assert_eq!(map["host"], "a.example");
+        assert_eq!(map["x-forwarded-for"], "192.0.2.7");
+        assert!(!map.contains_key("upgrade") && !map.contains_key("forwarded"));
+    }
+
+    #[test]
+    fn lists_of_senders_grow_in_order() {
+        let mut map = headers(&[
+            ("x-forwarded-for", "10.0.0.9, unknown"),
+            ("x-forwarded-for", ""),
+            ("x-forwarded-for", "[2001:db8::1]:443"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=_x"),
+        ]);
+        add_forwarded(&mut map, "2001:db8::7".parse().unwrap(), "http");
+        assert_eq!(
+            map["x-forwarded-for"],
+            "10.0.0.9, unknown, [2001:db8::1]:443, 2001:db8::7"
+        );
+        assert_eq!(map["x-forwarded-proto"], "http");
+        assert_eq!(map["forwarded"], "for=_x, for=\"[2001:db8::7]\";proto=http");
+    }
+
+    #[test]
     fn host_and_length_are_settled() {
         let mut map = headers(&[("host", "a.example"), ("connection", "host")]);
         settle_host(&mut map, &Uri::from_static("http://b.example/x"));
@@ -246,12 +333,14 @@ mod tests {
         let mut map = headers(&[
             ("hermes-task-id", "a"),
             ("hermes_task_id", "forged"),
+            ("hermes.task-id", "forged"),
+            ("hermesian", "kept"),
             ("x-hermes", "kept"),
         ]);
         strip_context(&mut map);
         assert_eq!(
             map.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
-            ["x-hermes"]
+            ["hermesian", "x-hermes"]
         );
     }
 
@@ -282,11 +371,13 @@ mod tests {
             ("content-type", "application/json"),
         ];
         assert!(!is_json(&headers(&twice)));
-        let left_behind = [
+        // Judged is the message that goes on: a type that `Connection` names stays behind.
+        let mut left_behind = headers(&[
             ("content-type", "application/json"),
             ("connection", "close, Content-Type"),
-        ];
-        assert!(!is_json(&headers(&left_behind)));
+        ]);
+        take_off_named(&mut left_behind);
+        assert!(!is_json(&left_behind));
     }
 
     #[test]

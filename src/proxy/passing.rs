@@ -23,7 +23,8 @@ pub struct Passing {
     pub request: Request<Body>,
     /// HTTP/2, where it came so: what it means may depend on it, as gRPC's trailers do.
     pub came_as_http2: bool,
-    asked: Option<Asked>,
+    /// The protocols offered, and who offers them.
+    asked: Option<(HeaderValue, Asked)>,
 }
 
 impl Passing {
@@ -59,8 +60,8 @@ impl Passing {
         let asked = match (protocol, downstream) {
             (Some(protocol), Some(downstream)) => {
                 out.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-                out.insert(UPGRADE, protocol);
-                Some(Asked { downstream, place })
+                out.insert(UPGRADE, protocol.clone());
+                Some((protocol, Asked { downstream, place }))
             }
             _ => None,
         };
@@ -95,15 +96,29 @@ impl Passing {
         if !granted {
             return Ok(response);
         }
-        let (Some(asked), Some(upstream), Some(protocol)) = (self.asked, upgraded, protocol) else {
+        let (Some((offered, asked)), Some(upstream), Some(protocol)) =
+            (self.asked, upgraded, protocol)
+        else {
             return Err(Failed::Switched);
         };
+        if !is_offered(&offered, &protocol) {
+            return Err(Failed::Switched);
+        }
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
         tunnels.join(asked, upstream);
         Ok(response)
     }
+}
+
+/// Says whether a switch is to one of the protocols offered (RFC 9110 section 7.8).
+fn is_offered(offered: &HeaderValue, protocol: &HeaderValue) -> bool {
+    let mut names = offered.as_bytes().split(|byte| *byte == b',');
+    names.any(|name| {
+        name.trim_ascii()
+            .eq_ignore_ascii_case(protocol.as_bytes().trim_ascii())
+    })
 }
 
 /// Says whether a request has a body; that follows from the framing, not from the method.

@@ -10,7 +10,7 @@ use crate::contract::Violations;
 use crate::identity::Digest;
 use crate::task::{Failure, Problem, State};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use serde::Serialize;
 use std::fmt::Write;
@@ -128,6 +128,11 @@ pub fn trouble(trouble: &Trouble, names: &Fields, proxy: &HeaderValue) -> Respon
         .and_then(|a| HeaderValue::from_str(a).ok())
     {
         headers.insert(http::header::ALLOW, allow);
+    }
+    if problem == Problem::UnsupportedMediaType {
+        // What would be taken instead (RFC 9110 section 15.5.16).
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     say_proxy_status(headers, proxy, problem);
     response

@@ -1,6 +1,7 @@
 //! Opening a connection to somebody else's listener.
 
-use super::stream::Stream;
+use super::dial::dial;
+use super::stream::{Dialled, Stream};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::fmt;
@@ -92,17 +93,19 @@ impl Endpoint {
 
     async fn open(&self) -> io::Result<Stream> {
         match &self.place {
-            Place::Tcp(authority) => ready(TcpStream::connect(authority).await?),
-            Place::Resolved { addresses, .. } => ready(TcpStream::connect(&addresses[..]).await?),
+            Place::Tcp(authority) => Ok(ready(dial(authority).await?)),
+            Place::Resolved { addresses, .. } => {
+                Ok(ready(TcpStream::connect(&addresses[..]).await?))
+            }
             Place::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
         }
     }
 }
 
-fn ready(tcp: TcpStream) -> io::Result<Stream> {
+fn ready(tcp: TcpStream) -> Stream {
     // Small messages must not wait for acknowledgements; a refusal costs latency.
     tcp.set_nodelay(true).ok();
-    Ok(Stream::Tcp(tcp))
+    Stream::Dialled(Dialled::new(tcp))
 }
 
 impl Place {

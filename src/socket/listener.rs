@@ -87,7 +87,14 @@ impl Listener {
             Listener::Unix(unix) => (Stream::Unix(unix.listener.accept().await?.0), None),
         };
         let name = None;
-        Ok((stream, Peer { address, name }))
+        Ok((
+            stream,
+            Peer {
+                address,
+                name,
+                secured: false,
+            },
+        ))
     }
 }
 

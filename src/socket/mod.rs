@@ -7,9 +7,11 @@
 
 mod address;
 mod connect;
+mod dial;
 mod head_timer;
 mod linger;
 mod listener;
+mod patience;
 mod peer;
 mod routes;
 mod serve;

@@ -11,6 +11,8 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// The calling application, where the connection is mutually authenticated.
     pub name: Option<Arc<str>>,
+    /// The connection is under TLS.
+    pub secured: bool,
 }
 
 impl Peer {
@@ -19,6 +21,14 @@ impl Peer {
         match self.address {
             Some(address) => address.ip(),
             None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        }
+    }
+
+    /// Returns the scheme of what it asks.
+    pub fn scheme(&self) -> &'static str {
+        match self.secured {
+            true => "https",
+            false => "http",
         }
     }
 }

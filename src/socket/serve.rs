@@ -2,7 +2,8 @@
 //!
 //! - at most `max_connections` at a time; further ones wait in the kernel's queue
 //! - a TLS handshake and a head must each be complete `header_timeout` after they began, or the
-//!   connection closes without an answer; an idle connection closes after `idle_timeout`
+//!   connection closes without an answer; an idle connection closes after `idle_timeout`, and one
+//!   whose peer takes nothing of its answer after `stream_idle_timeout`
 //! - from the moment the process leaves, or our keys or roots are others than those the connection
 //!   began with, every reply asks the peer to close it: `Connection: close`, or GOAWAY; no
 //!   connection is reset under a peer that is still sending then
@@ -10,6 +11,7 @@
 use super::head_timer::HeadTimer;
 use super::linger::Lingering;
 use super::listener::Listener;
+use super::patience::Patient;
 use super::peer::Peer;
 use super::stream::Stream;
 use super::traffic::{Busy, Held, Traffic};
@@ -49,6 +51,8 @@ pub struct Limits {
     pub max_connections: usize,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
+    /// The longest wait for a peer to take some of its answer.
+    pub stream_idle_timeout: Duration,
     pub max_header_bytes: usize,
     pub max_headers: usize,
     /// How long a connection may take to end once the process stops.
@@ -173,6 +177,7 @@ impl<S: Serve> Door<S> {
             Some(tls) => match self.handshake(tls, stream).await {
                 Ok((secured, name)) => {
                     peer.name = name;
+                    peer.secured = true;
                     secured
                 }
                 Err(error) => {
@@ -212,6 +217,8 @@ impl<S: Serve> Door<S> {
             limits.idle_timeout,
             limits.header_timeout,
         );
+        let seen = traffic.clone();
+        let io = Patient::new(io, move || seen.is_busy(), limits.stream_idle_timeout);
         let answer = service_fn(|mut request: Request<Incoming>| {
             if request.headers().contains_key(UPGRADE) {
                 request.extensions_mut().insert(place.clone());
@@ -223,6 +230,10 @@ impl<S: Serve> Door<S> {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = traffic.flooded() => {
+                tracing::warn!(%peer, "a peer let go most of its requests; its connection was closed");
+                Ok(())
+            }
             () = self.farewell(&traffic, &renewal) => {
                 traffic.says_farewell();
                 connection.as_mut().graceful_shutdown();

@@ -10,6 +10,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// How many requests a peer may let go before they are answered, and more only where they are not
+/// most of its requests: opening and resetting streams costs it little and us much.
+const MOST_LET_GO: usize = 500;
+
 /// Counts the requests being answered on a connection.
 #[derive(Debug)]
 pub struct Traffic {
@@ -21,6 +25,10 @@ pub struct Traffic {
     switched: AtomicBool,
     farewell: AtomicBool,
     begun: Notify,
+    /// Requests that were answered, and those that their peer let go before.
+    answered: AtomicUsize,
+    let_go: AtomicUsize,
+    flooded: Notify,
 }
 
 impl Traffic {
@@ -33,6 +41,9 @@ impl Traffic {
             switched: AtomicBool::new(false),
             farewell: AtomicBool::new(false),
             begun: Notify::new(),
+            answered: AtomicUsize::new(0),
+            let_go: AtomicUsize::new(0),
+            flooded: Notify::new(),
         })
     }
 
@@ -76,6 +87,18 @@ impl Traffic {
         self.begun.notified().await;
     }
 
+    /// Completes once the peer has let go too many of its requests unanswered.
+    pub async fn flooded(&self) {
+        self.flooded.notified().await;
+    }
+
+    fn count_let_go(&self) {
+        let let_go = self.let_go.fetch_add(1, Ordering::Relaxed) + 1;
+        if let_go > MOST_LET_GO && let_go > self.answered.load(Ordering::Relaxed) {
+            self.flooded.notify_one();
+        }
+    }
+
     /// Completes once no request has been answered for `limit`.
     pub async fn idle(&self, limit: Duration) {
         loop {
@@ -94,26 +117,37 @@ impl Traffic {
 
 /// A request being answered on a connection, until dropped.
 #[derive(Debug)]
-pub struct Busy(Arc<Traffic>);
+pub struct Busy {
+    traffic: Arc<Traffic>,
+    is_answered: bool,
+}
 
 impl Busy {
     pub fn new(traffic: Arc<Traffic>) -> Self {
         traffic.active.fetch_add(1, Ordering::Relaxed);
         traffic.begun.notify_one();
-        Self(traffic)
+        Self {
+            traffic,
+            is_answered: false,
+        }
     }
 
     /// Holds the connection busy until an answer's body has ended or was let go.
-    pub fn until_end_of<B>(self, body: B) -> Held<B> {
+    pub fn until_end_of<B>(mut self, body: B) -> Held<B> {
+        self.is_answered = true;
+        self.traffic.answered.fetch_add(1, Ordering::Relaxed);
         Held { body, _busy: self }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let last = self.0.since.elapsed().as_millis() as u64;
-        self.0.last.store(last, Ordering::Relaxed);
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
+        let last = self.traffic.since.elapsed().as_millis() as u64;
+        self.traffic.last.store(last, Ordering::Relaxed);
+        self.traffic.active.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_answered {
+            self.traffic.count_let_go();
+        }
     }
 }
 
@@ -147,6 +181,26 @@ impl<D: Buf, B: Body<Data = D> + Unpin> Body for Held<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn most_requests_let_go_are_a_flood() {
+        let traffic = Traffic::new();
+        let is_flood = async || {
+            let flooded = tokio::time::timeout(Duration::from_secs(1), traffic.flooded());
+            flooded.await.is_ok()
+        };
+        for _ in 0..MOST_LET_GO {
+            drop(Busy::new(traffic.clone()));
+        }
+        assert!(!is_flood().await);
+        for _ in 0..=MOST_LET_GO {
+            drop(Busy::new(traffic.clone()).until_end_of(()));
+        }
+        drop(Busy::new(traffic.clone()));
+        assert!(!is_flood().await, "most were answered");
+        drop(Busy::new(traffic.clone()));
+        assert!(is_flood().await);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn idle_counts_from_the_end_of_the_last_request() {

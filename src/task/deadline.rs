@@ -10,6 +10,10 @@ pub const GRACE: Duration = Duration::from_millis(200);
 /// The longest wait that is ever granted; larger wishes are clamped, so arithmetic never overflows.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// An attempt with less time than this is not begun: it could hardly end in time, and its work
+/// would be for nobody.
+const USEFUL: Duration = Duration::from_millis(5);
+
 /// An instant by which something must have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
@@ -35,9 +39,9 @@ impl Deadline {
         self.0.saturating_duration_since(now)
     }
 
-    /// Says whether nothing is left at `now`.
-    pub fn has_passed(self, now: Instant) -> bool {
-        self.0 <= now
+    /// Says whether at `now` enough is left to begin an attempt that may take `timeout`.
+    pub fn leaves_time(self, now: Instant, timeout: Duration) -> bool {
+        self.left(now) > USEFUL.min(timeout / 2)
     }
 }
 
@@ -51,8 +55,20 @@ mod tests {
         tokio::time::advance(Duration::from_millis(300)).await;
         assert_eq!(deadline.left(Instant::now()), Duration::from_millis(400));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(deadline.has_passed(Instant::now()));
+        assert!(!deadline.leaves_time(Instant::now(), Duration::ZERO));
         assert_eq!(deadline.left(Instant::now()), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_useless_rest_is_no_time() {
+        let now = Instant::now();
+        let left = |millis| Deadline::after(now, Duration::from_millis(millis));
+        let (long, short) = (Duration::from_secs(1), Duration::from_millis(2));
+        for (millis, timeout, enough) in [(0, long, false), (1, long, false), (6, long, true)] {
+            assert_eq!(left(millis).leaves_time(now, timeout), enough, "{millis}");
+        }
+        assert!(left(2).leaves_time(now, short), "a short contract is kept");
+        assert!(!left(1).leaves_time(now, short));
     }
 
     #[tokio::test(start_paused = true)]

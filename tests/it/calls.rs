@@ -657,19 +657,18 @@ async fn an_attempt_that_takes_its_time_is_shown_while_it_runs() {
 #[tokio::test]
 async fn a_call_without_time_is_not_sent() {
     let pair = Pair::start().await;
-    let late = pair.inbound(RISK).header("hermes-deadline-ms", "0");
-    let reply = Reply::to(
-        late.header("hermes-task-id", "t-none")
-            .body(fraud_input().to_string()),
-    );
-    let reply = reply.await;
-    reply.problem(504, "budget-exhausted");
-    assert_eq!(reply.header("hermes-executed"), "?0");
-    let task = pair.collector.wait_task("t-none", "timeout", WITHIN).await;
-    assert_eq!(
-        task["steps"][0]["attempts"][0]["error"]["kind"],
-        "budget-exhausted"
-    );
+    for (left, task) in [("0", "t-none"), ("1", "t-hardly")] {
+        let late = pair.inbound(RISK).header("hermes-deadline-ms", left);
+        let late = late.header("hermes-task-id", task);
+        let reply = Reply::to(late.body(fraud_input().to_string())).await;
+        reply.problem(504, "budget-exhausted");
+        assert_eq!(reply.header("hermes-executed"), "?0");
+        let task = pair.collector.wait_task(task, "timeout", WITHIN).await;
+        assert_eq!(
+            task["steps"][0]["attempts"][0]["error"]["kind"],
+            "budget-exhausted"
+        );
+    }
 
     // A call that names less time than the contract may take fits no instance.
     pair.invoke("t-warm").await;

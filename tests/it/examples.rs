@@ -4,6 +4,9 @@
 //! (in the text, and by variables for what the config files say) and runs it with our binary on
 //! PATH. What is shown as reply is what must come back. A block that no test runs fails the test.
 
+mod chain;
+mod handshake;
+mod languages;
 mod readme;
 mod stage;
 
@@ -12,9 +15,8 @@ use crate::support::program;
 use readme::Readme;
 use serde_json::Value;
 use stage::Stage;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 #[tokio::test]
 async fn the_first_request_of_the_readme_works() {
@@ -30,6 +32,9 @@ async fn the_first_request_of_the_readme_works() {
     stage
         .serve(("app.py", 5000), "collector -c", "run -c")
         .await;
+    // Consul's agent knows of the check a moment before its catalogue does.
+    let within = Duration::from_secs(10);
+    consul.wait_passing("fraud-detection-v1.0", 1, within).await;
     let listed: Value = serde_json::from_str(&stage.prints("/v1/health/service").await).unwrap();
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
     let keys: Vec<String> = serde_json::from_str(&stage.prints("/v1/kv/").await).unwrap();
@@ -73,31 +78,6 @@ async fn quickstart(stage: Stage) {
     assert_eq!(places, ["/ip_address", "/amount_cny"], "{problem}");
     stage.task("order-3", "failed_validation").await;
     stage.readme.is_used_up();
-}
-
-#[tokio::test]
-async fn the_node_service_works_as_written() {
-    if !on_path("node") {
-        // Past the capture of a passing test's output: what is left out is always shown.
-        writeln!(std::io::stderr(), "LEFT OUT: there is no `node` on PATH").unwrap();
-        return;
-    }
-    let readme = Readme::read("examples/node-service/README.md");
-    readme.leave("export PATH");
-    let stage = Stage::with_dev_registry(readme).await;
-    stage
-        .serve(("server.js", 3000), "collector -c", "hermes-sidecar run\n")
-        .await;
-    stage.replies("/agents/text-statistics-v1.0").await;
-    stage.completes("count-1").await;
-    stage.readme.is_used_up();
-}
-
-fn on_path(name: &str) -> bool {
-    let found = Command::new("sh")
-        .args(["-c", &format!("command -v {name}")])
-        .output();
-    found.unwrap().status.success()
 }
 
 #[test]
@@ -174,7 +154,16 @@ fn value(file: &toml::Table, key: &str) -> Option<Value> {
 
 #[test]
 fn every_example_is_run_by_a_test() {
-    let source = std::fs::read_to_string(program::root().join(file!())).unwrap();
+    let tests = [
+        "examples.rs",
+        "examples/chain.rs",
+        "examples/handshake.rs",
+        "examples/languages.rs",
+    ];
+    let tests = tests.map(|name| program::root().join("tests/it").join(name));
+    let source: String = tests
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .concat();
     let folder = program::root().join("examples");
     for entry in std::fs::read_dir(folder).unwrap() {
         let path: PathBuf = entry.unwrap().path();

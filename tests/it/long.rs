@@ -1,5 +1,6 @@
 //! The shows in full length: `tests/run --long`.
 
+use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
 use crate::{consul_outage, delivery, restart, streaming, tls};
 use std::time::Duration;
@@ -37,5 +38,19 @@ async fn certificates_are_renewed_under_load_for_a_minute() {
 async fn fifty_kills_of_the_callee_lose_no_answered_call() {
     if is_long() {
         restart::killed_under_load(100, 50).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_slow_clients_hold_up_nobody() {
+    if is_long() {
+        waiting::slow_clients(500, Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_clients_that_leave_leave_nothing_behind() {
+    if is_long() {
+        leaving::clients_that_leave(170).await;
     }
 }

@@ -2,15 +2,19 @@
 
 use crate::support::client::streaming_client;
 use crate::support::consul::Consul;
+use crate::support::process::Process;
 use crate::support::road::{AGENT, ROUTE, patient_contract, wait_known};
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::streamer::Streamer;
+use crate::support::wait::wait_for;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::process::Command;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tempfile::TempDir;
 use tokio::time::{Instant, Interval, interval};
 
 /// How late an event may reach its reader.
@@ -22,6 +26,37 @@ const UPLOAD: usize = 200 << 20;
 #[tokio::test]
 async fn twenty_events_at_ten_a_second_pass_at_once() {
     events_pass_at_once(20, Duration::from_millis(100)).await;
+}
+
+/// By a client that is not of our own kind.
+#[tokio::test]
+async fn events_over_http2_pass_at_once() {
+    let pipe = Pipe::start(|setup| setup).await;
+    let directory = TempDir::with_prefix("hermes-events-").unwrap();
+    let mut curl = Command::new("curl");
+    curl.args([
+        "-sSN",
+        "--http2-prior-knowledge",
+        "-w",
+        "over HTTP/%{http_version}",
+    ])
+    .arg(pipe.url("/events?count=20&every_ms=100"));
+    let mut curl = Process::spawn("curl", curl, &directory.path().join("log"));
+    for count in 1..=20 {
+        // Each is there before the next one is sent, or soon after.
+        let events = wait_for(AT_ONCE * 5, "next event", async || {
+            let log = curl.log();
+            (log.matches("\n\n").count() >= count).then_some(log)
+        })
+        .await;
+        let age = pipe
+            .streamer
+            .age(events.split("\n\n").nth(count - 1).unwrap());
+        assert!(age <= AT_ONCE, "event {count} took {age:?}");
+    }
+    let ended = curl.ended(AT_ONCE * 5).await;
+    assert!(ended.success(), "{ended}: {}", curl.log());
+    assert!(curl.log().ends_with("over HTTP/2"), "{}", curl.log());
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::envelope;
 use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
@@ -186,11 +187,13 @@ impl Call {
             let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
             return Err(overloaded.retry_after(Duration::from_secs(1)));
         };
-        attempt.advance(State::Dispatched);
-        let _serving = self.inbound.active.enter(self.step(digest, &trace));
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let request = self.request(head, body, digest, &trace);
+        head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
+        attempt.advance(State::Dispatched);
+        let _serving = self.inbound.active.enter(self.step(digest, &trace));
         let answer = self.ask(attempt, (request, speaks)).await?;
+        head::check_answer(&answer.headers, &self.inbound.config.limits.head)?;
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
         self.judge(&answer, output)?;
@@ -246,8 +249,9 @@ impl Call {
             let not_ready = Trouble::new(Problem::NotReady, detail).executed(false);
             return Err(not_ready.retry_after(Duration::from_secs(1)));
         }
-        if self.deadline.has_passed(Instant::now()) {
-            let detail = "the call's deadline had passed before the application could be asked";
+        let timeout = self.served.contract.contract.constraints.timeout;
+        if !self.deadline.leaves_time(Instant::now(), timeout) {
+            let detail = "the call's deadline left no time to ask the application";
             return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
         }
         Ok(())

@@ -215,7 +215,7 @@ impl Inbound {
         peer: &Peer,
         began: Instant,
     ) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         if let Err(trouble) = head::check(&head, &self.config.limits.head) {
             let names = Fields::default();
             return self.refusals.turn_away(&trouble, &names, &head, body).await;
@@ -236,6 +236,8 @@ impl Inbound {
                 .turn_away(&trouble, &Fields::default(), &head, body)
                 .await;
         }
+        headers::take_off_named(&mut head.headers);
+        headers::add_forwarded(&mut head.headers, peer.ip(), peer.scheme());
         let fields = match self.context(&head, peer) {
             Ok(fields) => fields,
             Err(trouble) => {

@@ -10,6 +10,7 @@ use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
@@ -161,19 +162,23 @@ impl Call {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         let plan = self.plan(attempt, &head)?;
         self.check_body(&plan.offer.contract, Side::Input, &input)?;
-        if plan.deadline.has_passed(Instant::now()) {
+        let timeout = plan.offer.contract.contract.constraints.timeout;
+        if !plan.deadline.leaves_time(Instant::now(), timeout) {
             let detail = "the deadline left no time for an attempt";
             return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
         }
+        let limits = self.outbound.config.limits.head;
+        let request = self.request(&plan, head, input, digest);
+        head::check_outgoing(request.headers(), &limits)?;
         attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
         attempt.advance(State::Dispatched);
         self.found.meters().attempted(AttemptKind::First);
-        let request = self.request(&plan, head, input, digest);
         let started = Instant::now();
         let answered = self.ask(attempt, &plan, request).await;
-        let timeout = plan.offer.contract.contract.constraints.timeout;
         self.found.meters().timeout_used(started.elapsed(), timeout);
-        self.judge(attempt, &plan, answered?)
+        let answer = answered?;
+        head::check_answer(&answer.headers, &limits)?;
+        self.judge(attempt, &plan, answer)
     }
 
     /// Chooses the instance and bounds the call's time.

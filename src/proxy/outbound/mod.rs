@@ -111,8 +111,8 @@ impl Outbound {
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {
-        let (head, body) = request.into_parts();
-        match self.admit(&head) {
+        let (mut head, body) = request.into_parts();
+        match self.admit(&mut head) {
             Ok(fields) => self.lead(head, body, fields, began).await,
             Err(trouble) => {
                 let names = Fields::default();
@@ -122,7 +122,7 @@ impl Outbound {
     }
 
     /// Checks the head and reads its context; the application is always believed.
-    fn admit(&self, head: &Parts) -> Result<Fields, Trouble> {
+    fn admit(&self, head: &mut Parts) -> Result<Fields, Trouble> {
         head::check(head, &self.config.limits.head)?;
         let checked = self.config.local.check(&head.headers, &head.uri);
         checked.map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
@@ -130,6 +130,7 @@ impl Outbound {
             let detail = "the request has passed this listener before";
             return Err(Trouble::new(Problem::Loop, detail));
         }
+        super::headers::take_off_named(&mut head.headers);
         Fields::from_headers(&head.headers)
             .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
     }

@@ -4,6 +4,7 @@ use super::Outbound;
 use crate::context::{AgentName, Fields, Trace};
 use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
+use crate::proxy::head;
 use crate::proxy::passing::Passing;
 use crate::proxy::respond::Trouble;
 use crate::route;
@@ -56,12 +57,17 @@ impl Outbound {
         if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
             passing.request.headers_mut().insert(HOST, host);
         }
+        let limits = &self.config.limits.head;
+        head::check_outgoing(passing.request.headers(), limits)?;
         let speaks = match passing.came_as_http2 {
             true => Speaks::Http2,
             false => Speaks::Either,
         };
         let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
-        let answer = sending.await;
-        answer.map_err(|failed| failed.into_trouble(upstream.authority()))
+        let answer = sending
+            .await
+            .map_err(|failed| failed.into_trouble(upstream.authority()))?;
+        head::check_answer(answer.headers(), limits)?;
+        Ok(answer)
     }
 }

@@ -4,10 +4,10 @@ use super::shared::InUse;
 use super::{Error, Upstream};
 use crate::proxy::body::Body;
 use crate::socket::Speaks;
-use http::header::{CONNECTION, HOST, TE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use std::sync::Arc;
 
@@ -62,6 +62,7 @@ impl Lease {
             Sender::Http1(sender) => {
                 *request.version_mut() = Version::HTTP_11;
                 name_te(request.headers_mut());
+                frame(&mut request);
                 sender.try_send_request(request).await
             }
             Sender::Http2(shared) => {
@@ -131,6 +132,18 @@ impl Upstream {
 fn name_te(headers: &mut HeaderMap) {
     if headers.contains_key(TE) && !headers.contains_key(CONNECTION) {
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+}
+
+/// Says that a body of unknown length comes in chunks: left to itself hyper drops that of a GET.
+fn frame(request: &mut Request<Body>) {
+    let body = request.body();
+    if body.is_end_stream() || request.headers().contains_key(CONTENT_LENGTH) {
+        return;
+    }
+    if body.size_hint().exact().is_none() {
+        let chunked = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::support::port::free_port;
 use crate::support::process::{Process, STARTS};
 use crate::support::program;
 use crate::support::wait::wait_for;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,6 +16,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const WITHIN: Duration = Duration::from_secs(30);
+/// A service may have to be built before it starts.
+const BUILT_WITHIN: Duration = Duration::from_secs(600);
+/// The ports that the READMEs name.
+const NAMED: [u16; 13] = [
+    3000, 5000, 7401, 7402, 7403, 7410, 7501, 7502, 7503, 8000, 8080, 8081, 8500,
+];
 
 /// Where a README is played: its processes, on free ports instead of those it names.
 pub struct Stage {
@@ -61,15 +68,19 @@ impl Stage {
         stage
     }
 
-    fn empty(readme: Readme) -> Self {
+    /// Sets the stage with nothing on it.
+    pub fn empty(readme: Readme) -> Self {
         let folder = TempDir::with_prefix("hermes-example-").unwrap();
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         std::os::unix::fs::symlink(program::hermes(), bin.join("hermes-sidecar")).unwrap();
-        let named = [3000, 5000, 7401, 7402, 7403, 7410, 7502, 7503, 8500];
+        // One that is only a name is found on PATH anyway.
+        if program::consul().is_absolute() {
+            std::os::unix::fs::symlink(program::consul(), bin.join("consul")).unwrap();
+        }
         Self {
             readme,
-            ports: RefCell::new(named.map(|named| (named, free_port())).into()),
+            ports: RefCell::new(NAMED.map(|named| (named, free_port())).into()),
             running: RefCell::default(),
             folder,
             client: client(),
@@ -86,51 +97,79 @@ impl Stage {
             ready: (port, None),
         };
         self.start(&self.text(service), server).await;
-        let server = Server {
-            name: "collector",
-            listens: &[7410],
-            told: &|| {
-                vec![
-                    ("HERMES_COLLECTOR__LISTEN", self.listen(7410)),
-                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
-                ]
-            },
-            ready: (7410, Some("/ready")),
-        };
-        self.start(&self.text(collector), server).await;
-        let server = Server {
-            name: "sidecar",
-            listens: &[7401, 7402, 7403],
-            told: &|| {
-                vec![
-                    ("HERMES_APPLICATION__UPSTREAM", self.url(port)),
-                    ("HERMES_INBOUND__LISTEN", self.listen(7401)),
-                    ("HERMES_OUTBOUND__LISTEN", self.listen(7402)),
-                    ("HERMES_ADMIN__LISTEN", self.listen(7403)),
-                    ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
-                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
-                ]
-            },
-            ready: (7403, Some("/ready")),
-        };
-        self.start(&self.text(sidecar), server).await;
+        self.collect(collector).await;
+        let ports = [7401, 7402, 7403];
+        self.sidecar("sidecar", sidecar, &ports, Some(port)).await;
     }
 
     pub async fn start_caller(&self, part: &str) {
+        self.sidecar("caller", part, &[7502, 7503], None).await;
+    }
+
+    /// Starts the collector.
+    pub async fn collect(&self, part: &str) {
+        let told = || {
+            vec![
+                ("HERMES_COLLECTOR__LISTEN", self.listen(7410)),
+                ("HERMES_CONSUL__ADDRESS", self.url(8500)),
+            ]
+        };
         let server = Server {
-            name: "caller",
-            listens: &[7502, 7503],
-            told: &|| {
-                vec![
-                    ("HERMES_OUTBOUND__LISTEN", self.listen(7502)),
-                    ("HERMES_ADMIN__LISTEN", self.listen(7503)),
-                    ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
-                    ("HERMES_CONSUL__ADDRESS", self.url(8500)),
-                ]
-            },
-            ready: (7503, Some("/ready")),
+            name: "collector",
+            listens: &[7410],
+            told: &told,
+            ready: (7410, Some("/ready")),
         };
         self.start(&self.text(part), server).await;
+    }
+
+    /// Starts a sidecar on its named ports, which are those of inbound if it serves, outbound and
+    /// admin, beside the application at `upstream` if it has one.
+    pub async fn sidecar(&self, name: &str, part: &str, ports: &[u16], upstream: Option<u16>) {
+        let sections = [
+            "HERMES_ADMIN__LISTEN",
+            "HERMES_OUTBOUND__LISTEN",
+            "HERMES_INBOUND__LISTEN",
+        ];
+        let told = || {
+            let listens = ports.iter().rev().map(|port| self.listen(*port));
+            let mut told: Vec<_> = sections.into_iter().zip(listens).collect();
+            told.push(("HERMES_SPOOL__COLLECTOR", self.url(7410)));
+            told.push(("HERMES_CONSUL__ADDRESS", self.url(8500)));
+            told.push(("HERMES_LIMITS__DRAIN_DELAY", "0s".to_owned()));
+            told.extend(upstream.map(|port| ("HERMES_APPLICATION__UPSTREAM", self.url(port))));
+            told
+        };
+        let server = Server {
+            name,
+            listens: ports,
+            told: &told,
+            ready: (*ports.last().unwrap(), Some("/ready")),
+        };
+        self.start(&self.text(part), server).await;
+    }
+
+    /// Starts an application that serves `path` on the port it is told.
+    pub async fn application(&self, part: &str, port: u16, path: &str) {
+        let server = Server {
+            name: "application",
+            listens: &[port],
+            told: &|| vec![("PORT", self.port(port).to_string())],
+            ready: (port, Some(path)),
+        };
+        self.start(&self.text(part), server).await;
+    }
+
+    /// Asks what runs by this name to stop, and waits for its end.
+    pub async fn stop(&self, name: &str) {
+        let found = {
+            let mut running = self.running.borrow_mut();
+            let at = running.iter().position(|process| process.name() == name);
+            running.remove(at.unwrap())
+        };
+        let mut process = found;
+        process.signal(Signal::TERM);
+        process.ended(WITHIN).await;
     }
 
     /// Starts a server, on other ports if its own were taken meanwhile, and waits for readiness.
@@ -143,7 +182,7 @@ impl Stage {
                 Some(_) => succeeds(&self.client, &url).await,
                 None => self.client.get(&url).send().await.is_ok(),
             };
-            if process.serves(WITHIN, answers).await {
+            if process.serves(BUILT_WITHIN, answers).await {
                 self.running.borrow_mut().push(process);
                 return;
             }
@@ -163,7 +202,10 @@ impl Stage {
     }
 
     async fn run(&self, command: &str) -> Result<String, String> {
-        let told = [("HERMES_SPOOL__COLLECTOR", self.url(7410))];
+        let told = [
+            ("HERMES_SPOOL__COLLECTOR", self.url(7410)),
+            ("CONSUL_HTTP_ADDR", self.url(8500)),
+        ];
         let mut process = self.spawn("command", command, &told);
         let ended = process.ended(WITHIN).await;
         let printed = process.log();
@@ -176,11 +218,18 @@ impl Stage {
 
     /// Makes the call that contains `part` and compares the reply with the one shown below it.
     pub async fn replies(&self, part: &str) {
+        let (printed, shown) = self.reply_and_shown(part).await;
+        assert_eq!(printed, shown);
+    }
+
+    /// Makes the call that contains `part`; returns the reply and the one shown below it.
+    pub async fn reply_and_shown(&self, part: &str) -> (String, String) {
         let at = self.readme.find(part);
         let shown = &self.readme.blocks[at + 1];
         assert_eq!(shown.language, "json", "no reply is shown below `{part}`");
         let printed = self.run(&self.here(&self.readme.blocks[at].text)).await;
-        assert_eq!(printed.as_deref(), Ok(shown.text.trim_end()));
+        let printed = printed.unwrap().trim_end().to_owned();
+        (printed, shown.text.trim_end().to_owned())
     }
 
     /// Asks for the task as the README does until it has ended, and then the collector.
@@ -205,7 +254,12 @@ impl Stage {
 
     /// Waits until the collector shows a task in `state`.
     pub async fn task(&self, id: &str, state: &str) -> Value {
-        let url = format!("{}/tasks/{id}", self.url(7410));
+        self.task_at(7410, id, state).await
+    }
+
+    /// The same at the collector on the named port.
+    pub async fn task_at(&self, port: u16, id: &str, state: &str) -> Value {
+        let url = format!("{}/tasks/{id}", self.url(port));
         wait_for(WITHIN, &format!("{id} in state {state}"), async || {
             let reply = self.client.get(&url).send().await.unwrap();
             let told: Value = reply.json().await.unwrap();
@@ -214,7 +268,12 @@ impl Stage {
         .await
     }
 
-    fn command(&self, part: &str) -> String {
+    /// Puts the port `ours` in the place of each `named` one from now on.
+    pub fn place(&self, named: u16, ours: u16) {
+        self.ports.borrow_mut().insert(named, ours);
+    }
+
+    pub fn command(&self, part: &str) -> String {
         self.here(&self.text(part))
     }
 
@@ -240,11 +299,11 @@ impl Stage {
         format!("127.0.0.1:{}", self.port(named))
     }
 
-    fn url(&self, named: u16) -> String {
+    pub fn url(&self, named: u16) -> String {
         format!("http://{}", self.listen(named))
     }
 
-    fn spawn(&self, name: &str, command: &str, told: &[(&str, String)]) -> Process {
+    pub fn spawn(&self, name: &str, command: &str, told: &[(&str, String)]) -> Process {
         let folder = self.folder.path();
         let state = folder.join(name);
         std::fs::create_dir_all(&state).unwrap();
@@ -253,8 +312,9 @@ impl Stage {
             .args(["-c", &format!("PATH=\"$1:$PATH\"; exec {command}"), "sh"])
             .arg(folder.join("bin"))
             .env("STATE_DIRECTORY", state)
+            .envs(program::packages())
             .envs(told.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.readme.folder);
-        Process::spawn(name, shell, &folder.join(format!("{name}.log")))
+        Process::spawn_group(name, shell, &folder.join(format!("{name}.log")))
     }
 }

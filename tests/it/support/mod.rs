@@ -20,6 +20,7 @@ pub mod link;
 pub mod load;
 pub mod metric;
 pub mod pair;
+pub mod peer;
 pub mod polyglot;
 pub mod port;
 pub mod process;

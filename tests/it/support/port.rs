@@ -8,6 +8,17 @@ use std::sync::Mutex;
 /// between our look and the program's bind.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
+/// Returns the first of `count` loopback ports in a row, as `free_port` returns one.
+pub fn free_ports(count: u16) -> u16 {
+    loop {
+        let first = free_port();
+        let mut rest = first + 1..first + count;
+        if rest.all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return first;
+        }
+    }
+}
+
 /// Returns a loopback port that nobody listens on and that this process never gave out.
 /// Another process may still take it: who starts a program on it starts again on new ones.
 pub fn free_port() -> u16 {

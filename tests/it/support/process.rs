@@ -1,8 +1,9 @@
 //! A child process with its log, ended with its owner.
 
 use super::wait::{wait_for, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -21,9 +22,19 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    /// It has a process group of its own, which ends with it.
+    leads: bool,
 }
 
 impl Process {
+    /// Starts a command that may have children of its own; they are killed with it.
+    pub fn spawn_group(name: &str, mut command: Command, log: &Path) -> Self {
+        command.process_group(0);
+        let mut process = Self::spawn(name, command, log);
+        process.leads = true;
+        process
+    }
+
     /// Starts `command`; its stdout and stderr are appended to `log`.
     ///
     /// The machine's own `HERMES_*` and `CONSUL_*` settings and proxies are kept from it.
@@ -51,6 +62,7 @@ impl Process {
             name: name.to_owned(),
             child,
             log: log.to_owned(),
+            leads: false,
         }
     }
 
@@ -75,6 +87,11 @@ impl Process {
             self.name
         );
         false
+    }
+
+    /// Returns the name it was started under.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the process id.
@@ -103,7 +120,7 @@ impl Process {
 
     /// Ends it as a crash would: SIGKILL, nothing flushed, nothing said.
     pub fn kill9(&mut self) {
-        self.signal(Signal::KILL);
+        self.kill();
         let deadline = Instant::now() + GONE_WITHIN;
         while self.exit().is_none() {
             assert!(
@@ -113,6 +130,14 @@ impl Process {
                 self.id()
             );
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn kill(&mut self) {
+        if self.leads && self.exit().is_none() {
+            kill_process_group(Pid::from_child(&self.child), Signal::KILL).unwrap();
+        } else {
+            self.signal(Signal::KILL);
         }
     }
 
@@ -143,6 +168,9 @@ impl Drop for Process {
                 shown.join("\n")
             );
             // A second panic would abort the whole run; `tests/run` finds what is left.
+            if self.leads && matches!(self.child.try_wait(), Ok(None)) {
+                kill_process_group(Pid::from_child(&self.child), Signal::KILL).ok();
+            }
             self.child.kill().ok();
             self.child.wait().ok();
         } else {

@@ -1,0 +1,3 @@
+module notices
+
+go 1.19
