@@ -41,7 +41,8 @@ impl Drop for Lingering {
         let Some(mut stream) = self.stream.take() else {
             return;
         };
-        if !self.traffic.said_farewell() || self.traffic.has_switched() {
+        // HTTP/1.1 has no word for what was not looked at.
+        if !self.traffic.said_farewell() || !self.traffic.is_http2() {
             return;
         }
         self.owner.spawn(async move {
@@ -119,6 +120,7 @@ mod tests {
         let (traffic, owner) = (Traffic::new(), TaskTracker::new());
         let mut ours = Lingering::new(Stream::Tcp(ours), traffic.clone(), owner.clone());
         peer.write_all(b"unread").await?;
+        traffic.speaks_http2();
         if farewell {
             traffic.says_farewell();
         }
