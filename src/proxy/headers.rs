@@ -338,10 +338,9 @@ mod tests {
             ("x-hermes", "kept"),
         ]);
         strip_context(&mut map);
-        assert_eq!(
-            map.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
-            ["hermesian", "x-hermes"]
-        );
+        let mut left: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["hermesian", "x-hermes"]);
     }
 
     #[test]

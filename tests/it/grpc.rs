@@ -43,8 +43,8 @@ async fn passes(protocol: &str) {
     wait_known(&caller, 1).await;
 
     let target = caller.outbound_url().replace("http://", "");
-    let prefix = format!("/agents/{AGENT}");
-    went_well(&peer::run("grpc_client.py", &[&target, "localhost", &prefix]).await);
+    let authority = format!("{AGENT}.hermes");
+    went_well(&peer::run("grpc_client.py", &[&target, &authority]).await);
     heard_of_leaving(&server).await;
     for sidecar in [callee, caller] {
         assert!(!sidecar.log().contains("panicked"), "{}", sidecar.log());

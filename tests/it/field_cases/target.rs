@@ -29,10 +29,6 @@ pub async fn a_request_has_one_authority() -> String {
         get("http://b.example/x", "Host: a.example\r\n"),
         get("http://b.example/x", "Host: localhost\r\n"),
         get(&format!("http://b.example{own}"), "Host: localhost\r\n"),
-        get(
-            &format!("http://localhost@b.example{own}"),
-            "Host: localhost\r\n",
-        ),
         get(&own, "Host: b.example\r\n"),
         "CONNECT internal:22 HTTP/1.1\r\nHost: internal:22\r\n\r\n".to_owned(),
         "CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
@@ -41,6 +37,14 @@ pub async fn a_request_has_one_authority() -> String {
         let reply = ask(&world.address, sent).await;
         reply.problem(403, "host-refused");
     }
+    // Who an authority belongs to may not be hidden behind a name before an @.
+    let hidden = get(
+        &format!("http://localhost@b.example{own}"),
+        "Host: localhost\r\n",
+    );
+    ask(&world.address, hidden)
+        .await
+        .problem(400, "bad-request");
     let everywhere = ask(&world.address, request("OPTIONS *", "", "")).await;
     assert!(matches!(everywhere.status, 404 | 405), "{everywhere:?}");
     assert!(world.peer.news().is_empty());

@@ -1,8 +1,6 @@
-"""Calls each method of grpc_server.py at TARGET, and tells what came back.
+"""Calls each method of grpc_server.py at TARGET under the name AUTHORITY, and tells what came back.
 
-    grpc_client.py TARGET AUTHORITY [PREFIX]
-
-AUTHORITY is the name it asks for, PREFIX stands before the path of each method.
+    grpc_client.py TARGET AUTHORITY
 """
 
 import hashlib
@@ -16,18 +14,18 @@ LIMITS = [("grpc.max_send_message_length", 8 << 20), ("grpc.max_receive_message_
 WITHIN = 20
 
 
-def main(target, authority, prefix=""):
+def main(target, authority):
     options = [*LIMITS, ("grpc.default_authority", authority), ("grpc.enable_http_proxy", 0)]
     told = {}
     with grpc.insecure_channel(target, options) as channel:
-        told["unary"] = unary(channel.unary_unary(f"{prefix}/test.Echo/Unary"))
-        told["refused"] = refused(channel.unary_unary(f"{prefix}/test.Echo/Refuse"))
-        told["unknown"] = refused(channel.unary_unary(f"{prefix}/test.Echo/Nothing"))
-        told["download"] = download(channel.unary_stream(f"{prefix}/test.Echo/Download"))
-        told["upload"] = upload(channel.stream_unary(f"{prefix}/test.Echo/Upload"))
-        told["chat"] = chat(channel.stream_stream(f"{prefix}/test.Echo/Chat"))
-        told["late"] = late(channel.unary_stream(f"{prefix}/test.Echo/Wait"))
-        told["left"] = leave(channel.unary_stream(f"{prefix}/test.Echo/Wait"))
+        told["unary"] = unary(channel.unary_unary("/test.Echo/Unary"))
+        told["refused"] = refused(channel.unary_unary("/test.Echo/Refuse"))
+        told["unknown"] = refused(channel.unary_unary("/test.Echo/Nothing"))
+        told["download"] = download(channel.unary_stream("/test.Echo/Download"))
+        told["upload"] = upload(channel.stream_unary("/test.Echo/Upload"))
+        told["chat"] = chat(channel.stream_stream("/test.Echo/Chat"))
+        told["late"] = late(channel.unary_stream("/test.Echo/Wait"))
+        told["left"] = leave(channel.unary_stream("/test.Echo/Wait"))
     print(json.dumps(told))
 
 
