@@ -17,6 +17,8 @@ pub struct Beacon {
     /// Empty: the address of the node.
     pub host: String,
     pub port: u16,
+    /// What callers speak: `http`, or `https` for mutual TLS.
+    pub proto: &'static str,
     /// Empty keys below these prefixes keep watches on them from waking on unrelated writes.
     pub keep: Vec<String>,
 }
@@ -70,7 +72,7 @@ async fn keep(
         port: beacon.port,
         tags: vec!["hermes".to_owned()],
         weight: 1,
-        meta: BTreeMap::new(),
+        meta: BTreeMap::from([("hermes_proto".to_owned(), beacon.proto.to_owned())]),
         checks: vec![Check {
             id: check.clone(),
             name: "alive".to_owned(),

@@ -46,6 +46,8 @@ pub struct Config {
     pub bound: IpAddr,
     /// The public admin listener, `host:port`; empty for none.
     pub admin: String,
+    /// What callers must speak: `http`, or `https` for mutual TLS.
+    pub proto: &'static str,
     /// Also let Consul ask `/hermes/heartbeat`.
     pub http_check: bool,
     /// Random per start; tells our registration from another process's.

@@ -55,7 +55,7 @@ impl Config {
             ("hermes_region", self.region.clone()),
             ("hermes_team", self.team.clone()),
             ("hermes_max_concurrent", limit),
-            ("hermes_proto", "http".to_owned()),
+            ("hermes_proto", self.proto.to_owned()),
             ("hermes_boot", self.boot.clone()),
             ("hermes_admin", self.admin.clone()),
             ("hermes_kid", String::new()),

@@ -15,12 +15,13 @@ use crate::config::{CollectorTarget, ContractSource, Settings, Upstream as Appli
 use crate::consul::{Client, Outcome, Poll};
 use crate::contract::Compiled;
 use crate::contract::watch::Directory;
+use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::Inbound;
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target, Url};
-use crate::socket::{self, Listener, Routes, Serve};
+use crate::socket::{self, Listener, Routes, Serve, ServerTls};
 use crate::spool::Spool;
 use crate::store::Store;
 use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
@@ -42,6 +43,7 @@ pub struct Builder {
     metrics: Arc<Metrics>,
     spool: Spool,
     state: Store,
+    tls: Option<Arc<Tls>>,
     client: Client,
     consul_answered: Arc<AtomicBool>,
     instance: String,
@@ -62,8 +64,8 @@ impl Builder {
         settings: Settings,
         addresses: Addresses,
         metrics: Arc<Metrics>,
-        spool: Spool,
-        state: Store,
+        (spool, state): (Spool, Store),
+        tls: Option<Arc<Tls>>,
     ) -> Result<Self, Error> {
         let consul_answered = Arc::new(AtomicBool::new(false));
         let counted = compose::observe(metrics.clone());
@@ -88,6 +90,7 @@ impl Builder {
             metrics,
             spool,
             state,
+            tls,
             client,
             consul_answered,
             lifecycle,
@@ -141,6 +144,9 @@ impl Builder {
         {
             self.ask_consul();
         }
+        if let Some(tls) = self.tls.clone() {
+            self.start_without_end("TLS watch", tls.watch());
+        }
         let readiness = Arc::new(readiness);
         let (admin, public) = (sockets.admin, sockets.public);
         let reload = Arc::new(Reload::new(self.settings.clone()));
@@ -185,11 +191,12 @@ impl Builder {
     fn listening<S: Serve>(
         &self,
         listener: Listener,
+        tls: Option<ServerTls>,
         service: Arc<S>,
     ) -> impl Future<Output = ()> + use<S> {
         let limits = compose::listener(&self.settings.limits);
         let (phase, connections) = (self.phase.clone(), self.connections.clone());
-        socket::serve(listener, None, service, limits, phase, connections)
+        socket::serve(listener, tls, service, limits, phase, connections)
     }
 
     fn tunnels(&self, direction: Direction) -> Tunnels {
@@ -256,7 +263,9 @@ impl Builder {
             self.keeper(),
             self.tunnels(Direction::Inbound),
         ));
-        let listening = self.listening(socket, inbound);
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| super::tls::listener(tls, Clients::Required));
+        let listening = self.listening(socket, tls, inbound);
         self.workers.start("inbound listener", listening);
         Ok(())
     }
@@ -303,12 +312,15 @@ impl Builder {
             config,
             recorder.clone(),
             directory.clone(),
-            Upstreams::new(keep, self.background.clone()),
+            (
+                Upstreams::new(keep, self.background.clone()),
+                self.tls.clone(),
+            ),
             self.active.clone(),
             self.keeper(),
             self.tunnels(Direction::Outbound),
         ));
-        let listening = self.listening(socket, outbound);
+        let listening = self.listening(socket, None, outbound);
         self.workers.start("outbound listener", listening);
     }
 
@@ -385,7 +397,8 @@ impl Builder {
             Some(CollectorTarget::Consul(service)) => self.looked_up(service),
         };
         let config = compose::reporter(&self.settings.spool);
-        let shipper = Shipper::new(config, target, self.spool.clone(), self.metrics.clone());
+        let (spool, metrics, tls) = (self.spool.clone(), self.metrics.clone(), self.tls.clone());
+        let shipper = Shipper::new(config, target, spool, metrics, tls);
         let shipper = shipper.map_err(|e| Error::Client(Box::new(e)))?;
         let phase = self.phase.clone();
         Ok(Some(Delivery::start(shipper, phase, &mut self.workers)))
@@ -401,7 +414,7 @@ impl Builder {
                 let found = client.health(&name, Poll::NOW).await.ok()?.value;
                 let passing: Vec<_> = found.iter().filter(|i| i.passing).collect();
                 let one = passing.get(fastrand::usize(..passing.len().max(1)))?;
-                Url::parse(&format!("http://{}", one.authority())).ok()
+                Url::parse(&format!("{}://{}", one.proto(), one.authority())).ok()
             })
         }))
     }

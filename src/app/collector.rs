@@ -3,10 +3,11 @@
 use super::signals::Stoppable;
 use super::sockets::{self, bind};
 use super::workers::Workers;
-use super::{Error, compose};
+use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
+use crate::identity::tls::{COLLECTOR, Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
 use crate::telemetry::metrics;
@@ -35,6 +36,8 @@ impl Collector {
     /// Opens the store, binds the listener and begins to serve.
     pub async fn start(settings: Settings) -> Result<Self, Error> {
         let own = &settings.collector;
+        let metrics = Arc::new(metrics::Collector::new());
+        let tls = tls::open(settings.tls.as_ref(), metrics.tls())?;
         let listener = bind("collector.listen", &own.listen).await?;
         let address = sockets::address(&listener)?;
         let config = collector::Config {
@@ -42,21 +45,31 @@ impl Collector {
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
             retention: own.retention,
         };
-        let metrics = Arc::new(metrics::Collector::new());
         let (collector, opened) = collector::Collector::open(config, metrics)
             .map_err(|source| compose::failed("collector.store", &own.store, source))?;
         compose::alarm(&own.store, &opened);
         let collector = Arc::new(collector);
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
+        let clients = match own.token_file {
+            Some(_) => Clients::Optional,
+            None => Clients::Required,
+        };
+        let secured = tls.as_ref().map(|tls| tls::listener(tls, clients));
         let (serving, stop) = (collector.clone(), phase.clone());
         workers.start("collector listener", async move {
-            serving.serve(listener, None, stop).await;
+            serving.serve(listener, secured, stop).await;
         });
         let left = match own.consul {
-            true => register(&settings, &address, phase, &mut workers)?,
+            true => {
+                let proto = proto(tls.as_ref());
+                register(&settings, &address, proto, phase.clone(), &mut workers)?
+            }
             false => None,
         };
+        if let Some(tls) = tls {
+            watch(tls, phase, &mut workers);
+        }
         lifecycle.advance(Phase::Serving);
         tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
         Ok(Self {
@@ -108,11 +121,35 @@ impl Collector {
     }
 }
 
+/// Says what sidecars that look the collector up must speak; they expect it under its usual name.
+fn proto(tls: Option<&Arc<Tls>>) -> &'static str {
+    let Some(tls) = tls else { return "http" };
+    if *tls.name() != *COLLECTOR {
+        tracing::warn!(
+            name = &*tls.name(),
+            "sidecars that look the collector up in Consul want a certificate for \
+             {COLLECTOR}; ours is for another, so that only those with its URL will report"
+        );
+    }
+    "https"
+}
+
+/// Takes over new TLS files until the process stops.
+fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
+    workers.start("TLS watch", async move {
+        tokio::select! {
+            () = tls.watch() => {}
+            () = phase.reached(Phase::Stopping) => {}
+        }
+    });
+}
+
 /// Keeps the collector in Consul, where sidecars may look it up; what it returns tells when it
 /// has left.
 fn register(
     settings: &Settings,
     address: &Address,
+    proto: &'static str,
     phase: Observer,
     workers: &mut Workers,
 ) -> Result<Option<oneshot::Receiver<()>>, Error> {
@@ -130,6 +167,7 @@ fn register(
         instance: settings.application.instance(Some(port)),
         host,
         port,
+        proto,
         keep: client.layout().keep(),
     };
     let mut stopping = phase.clone();

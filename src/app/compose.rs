@@ -202,6 +202,7 @@ pub fn inbound(
         contracts,
         passthrough: settings.inbound.passthrough.clone(),
         trust: settings.inbound.trust_context.clone(),
+        is_secured: settings.tls.is_some(),
         forward_path: settings.application.forward_path,
         protocol: match settings.application.protocol {
             config::Protocol::Http1 => inbound::Protocol::Http1,
@@ -250,6 +251,10 @@ pub fn admission(
         admin: public
             .and_then(|address| address.port().map(|_| address.to_string()))
             .unwrap_or_default(),
+        proto: match settings.tls {
+            Some(_) => "https",
+            None => "http",
+        },
         http_check: settings.consul.http_check,
         boot: boot.to_owned(),
         require_version: application.require_version,

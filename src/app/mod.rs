@@ -19,6 +19,7 @@ mod serving;
 mod sidecar;
 mod signals;
 mod sockets;
+mod tls;
 mod workers;
 
 pub use child::{BECOME, Launch};
@@ -82,6 +83,13 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("set up TLS")]
+    Tls(#[from] crate::identity::tls::Error),
+    #[error(
+        "tls.cert names {name:?} but application.name is {application:?}: peers dial the \
+         application and would not believe the certificate"
+    )]
+    TlsName { application: String, name: Arc<str> },
     #[error("application.upstream_headers_file: {}", path.display())]
     UpstreamHeaders {
         path: PathBuf,

@@ -95,6 +95,7 @@ impl Serving {
             ours.contract.clone(),
             style,
             (compose::mode(source.input), compose::mode(source.output)),
+            source.allow.clone(),
             format!("{}-{}", self.client.layout().service(&id), self.instance),
             reader.clone(),
             self.metrics.contract(Direction::Inbound, &id),

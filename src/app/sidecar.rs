@@ -8,7 +8,7 @@ use super::reload::Reload;
 use super::signals::Stoppable;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
-use super::{Error, compose, contracts};
+use super::{Error, compose, contracts, tls};
 use crate::admin::Command;
 use crate::config::Settings;
 use crate::contract::watch::Directory;
@@ -56,12 +56,14 @@ impl Sidecar {
     /// Starts everything; what cannot work is refused here, before a request is taken.
     pub async fn start(settings: Settings) -> Result<Self, Error> {
         let contracts = contracts::load(&settings.application.contracts)?;
+        let metrics = Arc::new(Metrics::new(&settings.application.name));
+        let tls = tls::open(settings.tls.as_ref(), metrics.tls())?;
+        tls::check_name(tls.as_ref(), &settings.application.name)?;
         let sockets = Sockets::bind(&settings).await?;
         let addresses = sockets.addresses()?;
-        let metrics = Arc::new(Metrics::new(&settings.application.name));
         let spool = compose::spool(&settings.spool, metrics.clone()).await?;
         let state = compose::state(&settings.spool)?;
-        let builder = Builder::new(settings, addresses, metrics, spool, state)?;
+        let builder = Builder::new(settings, addresses, metrics, (spool, state), tls)?;
         builder.build(contracts, sockets).await
     }
 

@@ -16,7 +16,9 @@ use crate::config::{self, Application, ContractSource, Examined, Role, Settings}
 use crate::consul;
 use crate::contract::openapi::Wanted;
 use crate::contract::{self, Profile, lint};
+use crate::identity::tls::{self, Tls};
 use crate::socket::{Address, BindError, Listener};
+use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
 
 use super::exit::{Exit, Failure};
@@ -27,6 +29,8 @@ use super::{ConfigArgs, OutputArgs, client};
 /// The clock of a machine that shows an earlier time was never set: 2025-01-01.
 const EARLIEST_NOW: Duration = Duration::from_secs(1_735_689_600);
 const MIN_FREE_BYTES: u64 = 64 << 20;
+/// A certificate that expires within it should have been renewed.
+const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -102,6 +106,9 @@ fn surroundings(found: &mut Findings, examined: &Examined) -> Result<(), Failure
     let settings = &examined.settings;
     let (is_sidecar, is_collector) = settings.roles();
     files(found, examined);
+    if let Some(config) = &settings.tls {
+        certificates(found, settings, config, is_sidecar);
+    }
     folders(found, examined, is_sidecar, is_collector);
     contracts(found, &settings.application);
     client::block_on(async {
@@ -211,6 +218,35 @@ fn files(found: &mut Findings, examined: &Examined) {
             Ok(_) => found.ok("files", format!("{name} can be read")),
             Err(error) => found.problem("files", format!("{name}: {}: {error}", path.display())),
         }
+    }
+}
+
+/// Reads our certificate, its key and the roots as a process does at its start.
+fn certificates(found: &mut Findings, settings: &Settings, config: &tls::Config, is_sidecar: bool) {
+    let tls = match Tls::open(config.clone()) {
+        Ok(tls) => tls,
+        Err(error) => return found.problem("tls", Chain(&error).to_string()),
+    };
+    let application = &settings.application.name;
+    match tls.name() {
+        name if is_sidecar && *name != **application => found.problem(
+            "tls",
+            format!("tls.cert names {name:?} but application.name is {application:?}"),
+        ),
+        name => found.ok("tls", format!("the certificate names {name:?}")),
+    }
+    let (now, expiry) = (Timestamp::now(), tls.expiry());
+    for (what, at) in [
+        ("the certificate", expiry.own),
+        ("the first root", expiry.ca),
+    ] {
+        match at <= now.plus(SOON) {
+            true => found.warning("tls", format!("{what} expires soon, at {at}")),
+            false => found.ok("tls", format!("{what} expires at {at}")),
+        }
+    }
+    for doubt in tls.doubts() {
+        found.warning("tls", doubt);
     }
 }
 

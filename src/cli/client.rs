@@ -8,6 +8,8 @@ use reqwest::{RequestBuilder, StatusCode, redirect};
 use tokio::time::Instant;
 
 use crate::config::{Addresses, Source};
+use crate::identity::tls::{self, Found, Tls};
+use crate::telemetry::log::Chain;
 
 use super::exit::Failure;
 
@@ -42,15 +44,37 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
 /// Makes a client for `base`, which may be `unix:PATH`. It never goes through a proxy, which may be
 /// the sidecar itself, and follows nobody.
 pub(super) fn http(base: &str, timeout: Duration) -> Result<reqwest::Client, Failure> {
-    let mut builder = reqwest::Client::builder()
+    let built = builder(base, timeout).build();
+    built.map_err(|error| Failure::bug(&error))
+}
+
+fn builder(base: &str, timeout: Duration) -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(timeout);
-    if let Some(socket) = base.strip_prefix(UNIX) {
-        builder = builder.unix_socket(socket);
+    match base.strip_prefix(UNIX) {
+        Some(socket) => builder.unix_socket(socket),
+        None => builder,
     }
-    builder.build().map_err(|error| Failure::bug(&error))
+}
+
+/// The same for one that may want to be shown our certificate, as a collector with `tls` does.
+pub(super) fn collector(
+    base: &str,
+    timeout: Duration,
+    tls: Option<tls::Config>,
+) -> Result<reqwest::Client, Failure> {
+    let Some(config) = tls else {
+        return http(base, timeout);
+    };
+    let tls = Tls::open(config).map_err(|error| Failure::Usage(Chain(&error).to_string()))?;
+    let config = (*tls.reporter(Found::ByUrl)).clone();
+    builder(base, timeout)
+        .tls_backend_preconfigured(config)
+        .build()
+        .map_err(|error| Failure::bug(&error))
 }
 
 /// Writes the URL of a path below `base`; through a unix socket it needs some host all the same.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::config::Settings;
+use crate::identity::tls;
 use crate::socket::Address;
 
 use super::client;
@@ -23,11 +24,17 @@ pub(super) struct Running {
 impl Running {
     /// Asks at the addresses of the settings.
     pub async fn ask(settings: &Settings) -> Self {
-        let told = get(&settings.admin.listen, "/config").await;
+        let told = get(&settings.admin.listen.to_url(), "/config", None).await;
         let told = told.and_then(|body| serde_json::from_slice::<Value>(&body).ok());
         let config = told.map(|mut told| told["config"].take());
         let name = settings.application.name.as_str();
-        let metrics = get(&settings.collector.listen, "/metrics").await;
+        let tls = settings.tls.clone();
+        let collector = settings.collector.listen.to_url();
+        let collector = match tls {
+            Some(_) => collector.replacen("http://", "https://", 1),
+            None => collector,
+        };
+        let metrics = get(&collector, "/metrics", tls).await;
         let metrics = metrics.unwrap_or_default();
         Self {
             sidecar: config.filter(|config| config["application"]["name"] == name),
@@ -49,12 +56,11 @@ impl Running {
     }
 }
 
-async fn get(address: &Address, path: &str) -> Option<Vec<u8>> {
-    let base = address.to_url();
-    let request = client::http(&base, TIMEOUT).ok()?;
-    let request = request.get(client::url(&base, path));
+async fn get(base: &str, path: &str, tls: Option<tls::Config>) -> Option<Vec<u8>> {
+    let request = client::collector(base, TIMEOUT, tls).ok()?;
+    let request = request.get(client::url(base, path));
     // Whoever does not answer as we would is not one of ours.
-    let answer = client::send("a process of ours", &base, request)
+    let answer = client::send("a process of ours", base, request)
         .await
         .ok()?;
     answer.status.is_success().then_some(answer.body)

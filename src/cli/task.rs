@@ -87,7 +87,8 @@ struct Fault {
 }
 
 pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
-    let token = token(args.config.clone())?;
+    let addresses = Addresses::load(&Source::of_process(args.config.clone(), Vec::new()))?;
+    let token = token(addresses.collector_token_file)?;
     let base = client::base(args.collector, "collector", args.config, |addresses| {
         addresses.collector.clone()
     })?;
@@ -96,7 +97,7 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(["tasks", args.id.as_str()]);
     }
-    let mut request = client::http(&base, TIMEOUT)?.get(url);
+    let mut request = client::collector(&base, TIMEOUT, addresses.tls)?.get(url);
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }
@@ -148,10 +149,9 @@ fn refusal(status: reqwest::StatusCode, body: &[u8]) -> String {
     format!("the collector says {status}: {}", output::detail(body))
 }
 
-/// Reads the token that the collector of these settings wants; none where there are no settings.
-fn token(config: Option<PathBuf>) -> Result<Option<String>, Failure> {
-    let addresses = Addresses::load(&Source::of_process(config, Vec::new()))?;
-    let Some(path) = addresses.collector_token_file else {
+/// Reads the token that the collector of the settings wants; none where there are no settings.
+fn token(file: Option<PathBuf>) -> Result<Option<String>, Failure> {
+    let Some(path) = file else {
         return Ok(None);
     };
     match std::fs::read_to_string(&path) {

@@ -1,9 +1,10 @@
 //! The collector's door: reports in, tasks out.
 
 use super::Desk;
-use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Rejected};
+use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
 use super::view;
+use crate::socket::Peer;
 use crate::store::{FaultKind, StoreError};
 use crate::task::{Id, Problem, Timestamp};
 use crate::telemetry::metrics::Received;
@@ -15,7 +16,7 @@ use axum::http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER,
     WWW_AUTHENTICATE,
 };
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -108,6 +109,10 @@ async fn authorise(State(desk): State<Arc<Desk>>, request: Request, next: Next) 
     let Some(token) = &desk.token else {
         return next.run(request).await;
     };
+    // A connection with a certificate proves more than a token that many share.
+    if caller(request.extensions()).is_some() {
+        return next.run(request).await;
+    }
     let given = request.headers().get(AUTHORIZATION);
     let given = given.map(|value| value.as_bytes()).unwrap_or_default();
     let (scheme, given) = given.split_at(given.len().min(7));
@@ -120,9 +125,14 @@ async fn authorise(State(desk): State<Arc<Desk>>, request: Request, next: Next) 
         status: StatusCode::UNAUTHORIZED,
         kind: "unauthorized",
         title: "A token is required",
-        detail: "send the collector's token as a bearer token".to_owned(),
+        detail: "send the collector's token as a bearer token, or show a certificate".to_owned(),
     };
     ([(WWW_AUTHENTICATE, "Bearer")], refusal).into_response()
+}
+
+/// Returns the application that the connection's certificate names.
+fn caller(extensions: &Extensions) -> Option<Arc<str>> {
+    extensions.get::<Peer>().and_then(|peer| peer.name.clone())
 }
 
 #[derive(Debug, Serialize)]
@@ -135,20 +145,25 @@ struct Receipt {
 
 async fn report_status(
     State(desk): State<Arc<Desk>>,
-    headers: HeaderMap,
-    body: Body,
+    request: Request,
 ) -> Result<Json<Receipt>, Refusal> {
-    let coding = head(&headers)?;
+    let (parts, body) = request.into_parts();
+    let caller = caller(&parts.extensions);
+    let coding = head(&parts.headers)?;
     // The semaphore is never closed.
     let _permit = desk.ingests.acquire().await.ok();
     let body = collect(body).await?;
     let now = Timestamp::now();
-    let read = tokio::task::spawn_blocking(move || ingest::read(&body, coding, now)).await;
-    let parsed = match read {
+    let known = caller.clone();
+    let read = move || ingest::read(&body, coding, now, known.as_deref());
+    let mut parsed = match tokio::task::spawn_blocking(read).await {
         Ok(Ok(parsed)) => parsed,
         Ok(Err(error)) => return Err(unreadable(&error)),
         Err(_panic) => return Err(Refusal::of(Problem::Internal, "the body could not be read")),
     };
+    if let Some(caller) = caller {
+        hold_to(&desk, &caller, &mut parsed)?;
+    }
     let (indexes, told): (Vec<usize>, Vec<_>) = parsed.taken.into_iter().unzip();
     let ages: Vec<Duration> = told.iter().map(|told| age(told, now)).collect();
     let recorded = desk.book.record(told).await;
@@ -184,6 +199,35 @@ async fn report_status(
         desk.metrics.chain_break(&application);
     }
     Ok(Json(receipt))
+}
+
+/// Takes out the reports that speak for another application than the one that sends them.
+fn hold_to(desk: &Desk, caller: &str, parsed: &mut Parsed) -> Result<(), Refusal> {
+    let all = parsed.taken.len() + parsed.rejected.len();
+    let foreign: Vec<_> = parsed
+        .taken
+        .extract_if(.., |(_, told)| told.report.application != caller)
+        .collect();
+    let Some((_, first)) = foreign.first() else {
+        return Ok(());
+    };
+    tracing::warn!(
+        audit = true,
+        caller,
+        application = first.report.application,
+        task.id = first.report.task_id.as_str(),
+        reports = foreign.len(),
+        "reports for another application were refused"
+    );
+    if foreign.len() == all {
+        desk.metrics.received(Received::Rejected, all as u64);
+        let detail = format!("the certificate is for {caller}; it may report for no other");
+        return Err(Refusal::of(Problem::Forbidden, detail));
+    }
+    let reason = format!("the report is not of {caller}, whose certificate was shown");
+    let rejected = foreign.iter().map(|(index, _)| refused(*index, &reason));
+    parsed.rejected.extend(rejected);
+    Ok(())
 }
 
 fn refused(index: usize, reason: &str) -> Rejected {

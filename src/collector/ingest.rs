@@ -57,11 +57,17 @@ pub(super) struct Parsed {
     pub(super) rejected: Vec<Rejected>,
 }
 
-/// Unpacks and reads a body; blocks for its length.
-pub(super) fn read(body: &[u8], coding: Coding, now: Timestamp) -> Result<Parsed, BodyError> {
+/// Unpacks and reads a body; blocks for its length. A short report that names no application is
+/// the `caller`'s own.
+pub(super) fn read(
+    body: &[u8],
+    coding: Coding,
+    now: Timestamp,
+    caller: Option<&str>,
+) -> Result<Parsed, BodyError> {
     match coding {
-        Coding::Identity => parse(body, now),
-        Coding::Gzip => parse(&unpack(body)?, now),
+        Coding::Identity => parse(body, now, caller),
+        Coding::Gzip => parse(&unpack(body)?, now, caller),
     }
 }
 
@@ -76,7 +82,7 @@ fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
     Ok(unpacked)
 }
 
-fn parse(body: &[u8], now: Timestamp) -> Result<Parsed, BodyError> {
+fn parse(body: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Parsed, BodyError> {
     let json = |error: serde_json::Error| BodyError::Json(error.to_string());
     let text = body.trim_ascii();
     let items: Vec<&[u8]> = if text.starts_with(b"[") {
@@ -98,7 +104,7 @@ fn parse(body: &[u8], now: Timestamp) -> Result<Parsed, BodyError> {
     }
     let mut parsed = Parsed::default();
     for (index, item) in items.into_iter().enumerate() {
-        match report(item, now) {
+        match report(item, now, caller) {
             Ok(told) => parsed.taken.push((index, told)),
             Err(reason) => parsed.rejected.push(Rejected { index, reason }),
         }
@@ -111,14 +117,14 @@ fn lines(text: &[u8]) -> Vec<&[u8]> {
     lines.filter(|line| !line.trim_ascii().is_empty()).collect()
 }
 
-fn report(item: &[u8], now: Timestamp) -> Result<Told, String> {
+fn report(item: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Told, String> {
     if item.len() > REPORT_BYTES {
         return Err(format!("a report has at most {REPORT_BYTES} bytes"));
     }
     let mut report = match serde_json::from_slice::<Report>(item) {
         Ok(report) => report,
         Err(error) => match serde_json::from_slice::<Short>(item) {
-            Ok(short) => match short.complete(now, sha256) {
+            Ok(short) => match short.of(caller).complete(now, sha256) {
                 // Only a full report has another reporter; then its own error is the one to tell.
                 Err(Unfit::Reporter) => return Err(error.to_string()),
                 completed => completed.map_err(|unfit| unfit.to_string())?,
@@ -192,7 +198,7 @@ mod tests {
     }
 
     fn taken(body: &str) -> (Vec<usize>, Vec<Rejected>) {
-        let parsed = parse(body.as_bytes(), Timestamp::from_millis(7)).unwrap();
+        let parsed = parse(body.as_bytes(), Timestamp::from_millis(7), None).unwrap();
         let taken = parsed.taken.iter().map(|(index, _)| *index).collect();
         (taken, parsed.rejected)
     }
@@ -233,11 +239,11 @@ mod tests {
     #[test]
     fn bodies_that_hold_no_reports_are_refused() {
         for body in ["", "7", "null", "{", "[{]", "hello"] {
-            let error = parse(body.as_bytes(), Timestamp::now()).unwrap_err();
+            let error = parse(body.as_bytes(), Timestamp::now(), None).unwrap_err();
             assert!(matches!(error, BodyError::Json(_)), "{body}");
         }
         let many = format!("[{}0]", "0,".repeat(MOST_REPORTS));
-        let error = parse(many.as_bytes(), Timestamp::now()).unwrap_err();
+        let error = parse(many.as_bytes(), Timestamp::now(), None).unwrap_err();
         assert_eq!(error, BodyError::TooMany);
     }
 
@@ -302,7 +308,12 @@ mod tests {
                 None,
             ),
         ] {
-            let parsed = parse(short.to_string().as_bytes(), Timestamp::from_millis(7)).unwrap();
+            let parsed = parse(
+                short.to_string().as_bytes(),
+                Timestamp::from_millis(7),
+                None,
+            )
+            .unwrap();
             let told = &parsed.taken[0].1;
             assert_eq!(told.report.call_id.as_str(), call);
             assert_eq!(told.report.state, state);
@@ -321,7 +332,7 @@ mod tests {
             encoder.finish().unwrap()
         };
         let packed = pack(full("a").to_string().as_bytes());
-        let parsed = read(&packed, Coding::Gzip, Timestamp::now()).unwrap();
+        let parsed = read(&packed, Coding::Gzip, Timestamp::now(), None).unwrap();
         assert_eq!(parsed.taken.len(), 1);
         let cut = &packed[..packed.len() / 2];
         for (body, error) in [
@@ -330,7 +341,7 @@ mod tests {
             (pack(&vec![b' '; UNPACKED_BYTES + 1]), BodyError::TooLong),
         ] {
             assert_eq!(
-                read(&body, Coding::Gzip, Timestamp::now()).unwrap_err(),
+                read(&body, Coding::Gzip, Timestamp::now(), None).unwrap_err(),
                 error
             );
         }
@@ -339,8 +350,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            parse(&body, Timestamp::now()).ok();
-            read(&body, Coding::Gzip, Timestamp::now()).ok();
+            parse(&body, Timestamp::now(), None).ok();
+            read(&body, Coding::Gzip, Timestamp::now(), None).ok();
         }
 
         #[test]

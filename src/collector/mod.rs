@@ -3,7 +3,9 @@
 //! - a report is confirmed only after it is on disk; one bad report bothers no other
 //! - identity is (call, attempt, reporter, state): repeats are duplicates, a different end state
 //!   by the same reporter is a conflict, kept and shown, never applied
-//! - reports and tasks need the token, if there is one; `/metrics`, `/live` and `/ready` do not
+//! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
+//!   and `/ready` need no token
+//! - whoever shows a certificate reports for the application it names, and for no other
 //! - elsewhere: who sends reports (`reporter`), the words of a task (`task`)
 
 mod api;

@@ -142,9 +142,7 @@ pub(super) fn trust(value: &Toml) -> Result<Trust, String> {
     };
     match value {
         Toml::String(word) if word == "any" => Ok(Trust::Any),
-        Toml::String(word) if word == "mtls" => {
-            Err("mutual TLS is not built into this version".to_owned())
-        }
+        Toml::String(word) if word == "mtls" => Ok(Trust::Mtls),
         Toml::Array(items) => items
             .iter()
             .map(network)

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use super::address::CollectorTarget;
 use super::origin::Origin;
 use super::problem::Error;
-use super::{Source, layers};
+use super::{Source, layers, secure};
+use crate::identity::tls;
 use crate::socket::Address;
 
 /// Base URLs without a slash at the end, or `unix:/PATH`; `None` where the port is only known to the process itself.
@@ -20,15 +21,21 @@ pub struct Addresses {
     pub collector: Option<String>,
     /// What the collector wants to be shown.
     pub collector_token_file: Option<PathBuf>,
+    /// What an `https` collector is shown and judged by.
+    pub tls: Option<tls::Config>,
 }
 
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 10] = [
     "admin.listen",
     "outbound.listen",
     "collector.listen",
     "collector.token_file",
     "spool.collector",
     "spool.token_file",
+    "tls.mode",
+    "tls.cert",
+    "tls.key",
+    "tls.ca",
 ];
 
 impl Addresses {
@@ -39,14 +46,17 @@ impl Addresses {
         let told = reader.collector_target("spool.collector");
         let shown = reader.file("spool.token_file");
         let wanted = reader.file("collector.token_file");
+        let tls = secure::tls(&mut reader);
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let addresses = Self {
-            admin: url(reader.listen("admin.listen")),
-            outbound: url(reader.listen("outbound.listen")),
+            admin: url("http", reader.listen("admin.listen")),
+            outbound: url("http", reader.listen("outbound.listen")),
             collector: match told {
                 Some(CollectorTarget::Url(url)) => Some(url),
-                Some(CollectorTarget::Consul(_)) | None => url(here),
+                Some(CollectorTarget::Consul(_)) | None => url(scheme, here),
             },
             collector_token_file: shown.or(wanted),
+            tls,
         };
         let mut problems = std::mem::take(&mut reader.problems);
         problems.extend(earlier.into_iter().filter(|problem| {
@@ -63,7 +73,7 @@ impl Addresses {
 }
 
 /// Writes the address a client on this machine uses.
-fn url(listen: Address) -> Option<String> {
+fn url(scheme: &str, listen: Address) -> Option<String> {
     let listen = match listen {
         Address::Tcp(listen) => listen,
         Address::Unix(_) => return Some(listen.to_string()),
@@ -73,5 +83,5 @@ fn url(listen: Address) -> Option<String> {
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         address => address,
     };
-    (listen.port() != 0).then(|| format!("http://{}", SocketAddr::new(host, listen.port())))
+    (listen.port() != 0).then(|| format!("{scheme}://{}", SocketAddr::new(host, listen.port())))
 }

@@ -8,6 +8,7 @@ use super::consul_env::ConsulVariables;
 use super::env::Source;
 use super::origin::Origin;
 use super::reader::Reader;
+use super::secure;
 use super::settings::*;
 use super::{Role, Roles};
 use crate::socket::Address;
@@ -59,6 +60,7 @@ pub(super) fn settings(
         },
         limits: limits(reader),
         consul: self::consul(reader, consul),
+        tls: secure::tls(reader),
         spool: spool(reader, source, &application.name, roles),
         log: log(reader),
         collector: collector(reader, source, &application.name, roles),
@@ -68,6 +70,7 @@ pub(super) fn settings(
         source: source.clone(),
         role: Role::Described,
     };
+    secure::settle(reader, &mut settings);
     check_listeners(reader, &settings, roles);
     settings.effective = reader.effective.clone();
     settings
@@ -164,6 +167,7 @@ fn contract(reader: &mut Reader, at: &str) -> Option<ContractSource> {
         style,
         input: reader.word(&key("validate.input"), &words, Validate::Strict),
         output: reader.word(&key("validate.output"), &words, Validate::Strict),
+        allow: secure::allow(reader, &key("allow")),
         origin: origin?,
     })
 }

@@ -112,7 +112,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
-const MTLS: &str = "mutual TLS is not built into this version";
+const CONNECT: &str = "certificates from Consul Connect are not built into this version";
 const SIGNATURES: &str = "signatures are not built into this version";
 const RETRY: &str = "retries are not built into this version";
 const EJECTION: &str = "ejection is not built into this version";
@@ -158,12 +158,12 @@ pub static KEYS: &[Key] = &[
     key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone; envelope: {\"input\",\"context\"}"),
     key("application.contract[].validate.input", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a request that breaks the contract leads to"),
     key("application.contract[].validate.output", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a reply that breaks the contract leads to"),
-    key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call").later(MTLS),
+    key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call, as their certificates have them; `*` for all"),
 
     key("inbound.listen", Kind::Listen, r#""0.0.0.0:7401""#, "where peers call"),
     key("inbound.advertise", Kind::Advertise, r#""""#, "host, port or host:port given to others; empty: the node address Consul knows"),
     key("inbound.passthrough", Kind::UrlPrefixes, "[]", "path prefixes proxied unvalidated"),
-    key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks"),
+    key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks; with TLS mtls unless told otherwise"),
 
     key("outbound.listen", Kind::LocalListen, r#""127.0.0.1:7402""#, "where the application calls others"),
     key("outbound.allow_hosts", Kind::Hosts, "[]", "hosts that may be called beside *.hermes, unchecked: HOST, HOST:PORT or *.SUFFIX"),
@@ -194,10 +194,10 @@ pub static KEYS: &[Key] = &[
     key("trust.key[].kid", Kind::Text(128), r#""""#, "key id").later(SIGNATURES),
     key("trust.key[].ids", Kind::Texts, "[]", "patterns of contract ids").later(SIGNATURES),
 
-    key("tls.mode", Kind::Choice(&["off", "files", "consul-connect"]), r#""off""#, "how peers are authenticated").except(&["files", "consul-connect"], MTLS),
-    key("tls.cert", Kind::File, r#""""#, "certificate chain").later(MTLS),
-    key("tls.key", Kind::File, r#""""#, "private key").later(MTLS),
-    key("tls.ca", Kind::File, r#""""#, "trusted roots").later(MTLS),
+    key("tls.mode", Kind::Choice(&["off", "files", "consul-connect"]), r#""off""#, "how peers are authenticated").except(&["consul-connect"], CONNECT),
+    key("tls.cert", Kind::File, r#""""#, "certificate chain, PEM; it must name the application"),
+    key("tls.key", Kind::File, r#""""#, "private key, PEM"),
+    key("tls.ca", Kind::File, r#""""#, "trusted roots, PEM"),
 
     key("retry.budget_percent", Kind::Count(0, 100), "20", "retries per hundred calls").later(RETRY),
     key("retry.budget_min_per_second", Kind::Count(0, 1000), "3", "retries that are always allowed").later(RETRY),

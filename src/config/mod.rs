@@ -18,6 +18,7 @@ mod origin;
 mod problem;
 mod reader;
 mod schema;
+mod secure;
 mod settings;
 mod show;
 mod suggest;

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::identity::{Hosts, Secret};
+use crate::identity::{Allow, Hosts, Secret, tls};
 use crate::socket::Address;
 
 use super::address::{Advertise, CollectorTarget, Upstream};
@@ -23,6 +23,8 @@ pub struct Settings {
     pub admin: Admin,
     pub limits: Limits,
     pub consul: Consul,
+    /// `None`: peers speak plain HTTP and are not authenticated.
+    pub tls: Option<tls::Config>,
     pub spool: Spool,
     pub log: Log,
     pub collector: Collector,
@@ -93,6 +95,7 @@ pub struct ContractSource {
     pub style: Style,
     pub input: Validate,
     pub output: Validate,
+    pub allow: Allow,
 }
 
 impl ContractSource {

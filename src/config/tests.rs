@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::keys::{KEYS, Rule};
 use super::*;
+use crate::identity::Allow;
 
 const CONTRACT: &str = r#"{"id": "fraud-detection-v1.0", "version": "1.0.0"}"#;
 
@@ -102,6 +103,7 @@ fn a_service_needs_four_lines() {
             path: "/api/v1/risk".to_owned(),
             input: Validate::Strict,
             output: Validate::Strict,
+            allow: Allow::All,
         }]
     );
     assert_eq!(settings.spool.path, Path::new("/run/state/spool.db"));
@@ -230,7 +232,35 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[inbound]\ntrust_context = 'mtls'",
-            "2 inbound.trust_context: mutual TLS is not built into this version",
+            "2 inbound.trust_context: needs tls.mode = \"files\"",
+        ),
+        (
+            "[[application.contract]]\nfile = 'fraud.json'\npath = '/x'\nallow = ['shop']",
+            "4 application.contract[0].allow: needs tls.mode = \"files\"",
+        ),
+        (
+            "[[application.contract]]\nfile = 'fraud.json'\npath = '/x'\nallow = ['Shop']",
+            "4 application.contract[0].allow: names no application with \"Shop\": must be",
+        ),
+        (
+            "[[application.contract]]\nfile = 'fraud.json'\npath = '/x'\nallow = []",
+            "4 application.contract[0].allow: lets nobody call",
+        ),
+        (
+            "consul.checks = ['ttl', 'http']\n[tls]\nmode = 'files'\ncert = 'a'\nkey = 'b'\nca = 'c'",
+            "1 consul.checks: cannot hold \"http\" with tls.mode",
+        ),
+        (
+            "[tls]\nmode = 'files'\ncert = 'a'\nkey = 'b'",
+            "2 tls.ca: is required with tls.mode = \"files\"",
+        ),
+        (
+            "[tls]\ncert = 'a.pem'",
+            "2 tls.cert: needs tls.mode = \"files\" to be used",
+        ),
+        (
+            "[tls]\nmode = 'consul-connect'",
+            "2 tls.mode: \"consul-connect\": certificates from Consul Connect are not built into this version",
         ),
         (
             "[inbound]\ntrust_context = ['10.0.0.0/33']",
@@ -474,13 +504,13 @@ fn variables_hold_toml_where_a_text_would_not_do() {
         settings
             .inbound
             .trust_context
-            .believes("10.1.2.3".parse().unwrap())
+            .believes("10.1.2.3".parse().unwrap(), false)
     );
     assert!(
         !settings
             .inbound
             .trust_context
-            .believes("11.1.2.3".parse().unwrap())
+            .believes("11.1.2.3".parse().unwrap(), false)
     );
 }
 
@@ -759,6 +789,10 @@ fn value_for(path: &'static str) -> BoxedStrategy<String> {
     match (path, key.kind) {
         (_, Kind::Count(min, max)) => (min..=max).prop_map(|number| number.to_string()).boxed(),
         (_, Kind::Length(min, max)) => (min..=max).prop_map(|ms| format!("\"{ms}ms\"")).boxed(),
+        ("tls.mode", _) => Just("\"files\"".to_owned()).boxed(),
+        ("tls.cert" | "tls.key" | "tls.ca", _) => "/[a-z]{1,9}[.]pem"
+            .prop_map(|path| format!("\"{path}\""))
+            .boxed(),
         (_, Kind::Choice(words)) => {
             let refused: &[&str] = match key.rule {
                 Rule::Except(refused, _) => refused,

@@ -1,4 +1,4 @@
-//! Networks, and whose context headers are believed.
+//! Networks, whose context headers are believed, and who may call.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,7 +8,28 @@ use std::str::FromStr;
 pub enum Trust {
     #[default]
     Any,
+    /// Those whose certificate was verified.
+    Mtls,
     Networks(Vec<Network>),
+}
+
+/// The calling applications that a contract is for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Allow {
+    #[default]
+    All,
+    Named(Vec<String>),
+}
+
+impl Allow {
+    /// Says whether the application of that name, proven by its certificate, may call.
+    pub fn admits(&self, name: Option<&str>) -> bool {
+        match (self, name) {
+            (Allow::All, _) => true,
+            (Allow::Named(names), Some(name)) => names.iter().any(|allowed| allowed == name),
+            (Allow::Named(_), None) => false,
+        }
+    }
 }
 
 /// A network in CIDR form.
@@ -25,10 +46,12 @@ pub struct Network {
 pub struct NotANetwork;
 
 impl Trust {
-    /// Says whether the peer's context is believed.
-    pub fn believes(&self, peer: IpAddr) -> bool {
+    /// Says whether the context of the peer at an address is believed; `is_proven` where its
+    /// certificate was verified.
+    pub fn believes(&self, peer: IpAddr, is_proven: bool) -> bool {
         match self {
             Trust::Any => true,
+            Trust::Mtls => is_proven,
             Trust::Networks(networks) => networks.iter().any(|network| network.holds(peer)),
         }
     }
@@ -96,10 +119,28 @@ mod tests {
         ] {
             let trust = Trust::Networks(vec![network.parse().unwrap()]);
             assert_eq!(
-                trust.believes(peer.parse().unwrap()),
+                trust.believes(peer.parse().unwrap(), false),
                 held,
                 "{network} {peer}"
             );
+        }
+    }
+
+    #[test]
+    fn only_proven_names_are_believed_and_let_in() {
+        let peer = IpAddr::from([127, 0, 0, 1]);
+        assert!(Trust::Mtls.believes(peer, true));
+        assert!(!Trust::Mtls.believes(peer, false));
+        let allow = Allow::Named(vec!["shop".to_owned(), "till".to_owned()]);
+        for (name, admitted) in [
+            (Some("shop"), true),
+            (Some("till"), true),
+            (Some("sho"), false),
+            (Some("*"), false),
+            (None, false),
+        ] {
+            assert_eq!(allow.admits(name), admitted, "{name:?}");
+            assert!(Allow::All.admits(name));
         }
     }
 

@@ -92,6 +92,14 @@ impl Body {
         self
     }
 
+    /// Returns the same once more, if none of it has to come first.
+    pub fn again(&self) -> Option<Self> {
+        match self {
+            Body::Whole(bytes) => Some(Body::Whole(bytes.clone())),
+            Body::Stream(_) => None,
+        }
+    }
+
     /// Returns where a streamed body shows its progress.
     pub fn activity(&self) -> Option<Activity> {
         match self {

@@ -208,16 +208,21 @@ async fn answer(
     })
 }
 
-/// Sends a request and waits for the head of its answer, once more if a kept connection was dead.
+/// Sends a request and waits for the head of its answer; once more if a kept connection was dead,
+/// or its peer said goodbye before it looked at the request.
 async fn head(
     upstream: &Arc<Upstream>,
     mut lease: Lease,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Lease), Failed> {
+    let again = again(&lease, &request);
     let request = match lease.send(request).await {
         Ok(response) => return Ok((response, lease)),
         Err(Unsent::Broken(error)) => return Err(Failed::Reset(error)),
-        Err(Unsent::Refused(error)) => return Err(Failed::Unreachable(error)),
+        Err(Unsent::Refused(error)) => match again {
+            Some(again) => Box::new(again),
+            None => return Err(Failed::Unreachable(error)),
+        },
         Err(Unsent::Whole(request)) => request,
     };
     if !lease.was_kept() {
@@ -235,6 +240,16 @@ async fn head(
             place: upstream.place().clone(),
         })),
     }
+}
+
+/// Copies a request that a shared connection may not take any more, if it is all in memory.
+fn again(lease: &Lease, request: &Request<Body>) -> Option<Request<Body>> {
+    let body = request.body().again().filter(|_| lease.may_be_refused())?;
+    let mut copy = Request::new(body);
+    copy.method_mut().clone_from(request.method());
+    copy.uri_mut().clone_from(request.uri());
+    copy.headers_mut().clone_from(request.headers());
+    Some(copy)
 }
 
 /// Sends a request and passes the answer on as it comes.

@@ -1,5 +1,6 @@
 //! One request to the collector, and what its answer means.
 
+use crate::identity::tls::{Found, Tls};
 use crate::telemetry::log::Chain;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -8,7 +9,9 @@ use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,7 +25,27 @@ const RECEIPT_BYTES: usize = 1 << 20;
 
 pub(super) struct Client {
     http: reqwest::Client,
+    /// `None`: an `https` collector is verified against the system's roots, and not told who we are.
+    secured: Option<Secured>,
     token_file: Option<PathBuf>,
+}
+
+/// What connections to the collector are made with, and when that has changed.
+pub(super) struct Secured {
+    tls: Arc<Tls>,
+    found: Found,
+    changed: watch::Receiver<u64>,
+}
+
+impl Secured {
+    pub(super) fn new(tls: Arc<Tls>, found: Found) -> Self {
+        let changed = tls.changed();
+        Self {
+            tls,
+            found,
+            changed,
+        }
+    }
 }
 
 /// What the collector did with a batch.
@@ -56,25 +79,37 @@ pub(super) enum Answer {
 }
 
 impl Client {
-    pub(super) fn new(token_file: Option<PathBuf>) -> reqwest::Result<Self> {
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(TIMEOUT)
-            // Shorter than the collector's own, so that it never closes under a request.
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .build()?;
-        Ok(Self { http, token_file })
+    pub(super) fn new(
+        token_file: Option<PathBuf>,
+        mut secured: Option<Secured>,
+    ) -> reqwest::Result<Self> {
+        Ok(Self {
+            http: http(secured.as_mut())?,
+            secured,
+            token_file,
+        })
+    }
+
+    /// Lets go of connections that were made with certificates no longer in use.
+    fn renew(&mut self) -> reqwest::Result<()> {
+        if let Some(secured) = &mut self.secured
+            && secured.changed.has_changed().unwrap_or(false)
+        {
+            self.http = http(Some(secured))?;
+        }
+        Ok(())
     }
 
     /// Posts the reports as one array.
     pub(super) async fn post<'a>(
-        &self,
+        &mut self,
         collector: &Url,
         reports: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Answer {
         let count = reports.len() as u64;
+        if let Err(error) = self.renew() {
+            return away(Chain(&error).to_string());
+        }
         let request = self.http.post(endpoint(collector));
         let mut request = request.header(CONTENT_TYPE, "application/json");
         match self.authorization().await {
@@ -110,6 +145,23 @@ impl Client {
         value.set_sensitive(true);
         Ok(Some(value))
     }
+}
+
+fn http(secured: Option<&mut Secured>) -> reqwest::Result<reqwest::Client> {
+    let builder = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(TIMEOUT)
+        // Shorter than the collector's own, so that it never closes under a request.
+        .pool_idle_timeout(IDLE_TIMEOUT);
+    let Some(secured) = secured else {
+        return builder.build();
+    };
+    // Seen before it is read: a change in between is only taken twice.
+    secured.changed.mark_unchanged();
+    let config = secured.tls.reporter(secured.found);
+    builder.tls_backend_preconfigured((*config).clone()).build()
 }
 
 fn endpoint(collector: &Url) -> Url {

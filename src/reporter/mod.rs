@@ -14,11 +14,12 @@ mod tests;
 
 pub use reqwest::Url;
 
+use crate::identity::tls::{Found, Tls};
 use crate::spool::{Claimed, Row, Spool};
 use crate::store::StoreError;
 use crate::task::Timestamp;
 use crate::telemetry::metrics::{Sidecar, SpoolLoss};
-use client::{Answer, Client, Receipt};
+use client::{Answer, Client, Receipt, Secured};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -81,21 +82,30 @@ enum Setback {
         reason: String,
         wait: Option<Duration>,
     },
-    #[error("the collector denies access (status {0}); check spool.token_file")]
+    #[error(
+        "the collector denies access (status {0}); check spool.token_file and, under TLS, whom the certificate is for"
+    )]
     Denied(u16),
     #[error("the spool cannot be used")]
     Spool(#[from] StoreError),
 }
 
 impl Shipper {
-    /// Sets up the client; nothing is sent before `run`.
+    /// Sets up the client; nothing is sent before `run`. With `tls` an `https` collector is shown
+    /// our certificate and must have one that its roots vouch for.
     pub fn new(
         config: Config,
         target: Target,
         spool: Spool,
         metrics: Arc<Sidecar>,
+        tls: Option<Arc<Tls>>,
     ) -> Result<Self, SetUpError> {
-        let client = Client::new(config.token_file.clone()).map_err(SetUpError)?;
+        let found = match target {
+            Target::Fixed(_) => Found::ByUrl,
+            Target::Lookup(_) => Found::ByLookup,
+        };
+        let secured = tls.map(|tls| Secured::new(tls, found));
+        let client = Client::new(config.token_file.clone(), secured).map_err(SetUpError)?;
         Ok(Self {
             config,
             target,

@@ -78,7 +78,14 @@ impl World {
         };
         change(&mut config);
         let target = Target::Fixed(self.url.clone());
-        Shipper::new(config, target, self.spool.clone(), self.metrics.clone()).unwrap()
+        Shipper::new(
+            config,
+            target,
+            self.spool.clone(),
+            self.metrics.clone(),
+            None,
+        )
+        .unwrap()
     }
 
     async fn owe(&self, count: usize) {

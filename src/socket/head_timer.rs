@@ -3,7 +3,7 @@
 //! hyper's own timer also runs between requests, where a connection may rest longer; so it is
 //! set to the idle time, and this one runs from a head's first byte.
 
-use super::stream::Stream;
+use super::linger::Lingering;
 use super::traffic::Traffic;
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
 /// A stream with a limit on how long its heads take.
 pub struct HeadTimer {
-    stream: Stream,
+    stream: Lingering,
     traffic: Arc<Traffic>,
     /// From a head's first byte to its last.
     limit: Duration,
@@ -31,7 +31,7 @@ pub struct HeadTimer {
 
 impl HeadTimer {
     /// `idle` is the longest wait for a first byte, `limit` for a head from its first byte on.
-    pub fn new(stream: Stream, traffic: Arc<Traffic>, idle: Duration, limit: Duration) -> Self {
+    pub fn new(stream: Lingering, traffic: Arc<Traffic>, idle: Duration, limit: Duration) -> Self {
         Self {
             stream,
             traffic,

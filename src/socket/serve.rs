@@ -4,10 +4,12 @@
 //! - a TLS handshake and a head must each be complete `header_timeout` after they began, or the
 //!   connection closes without an answer; an idle connection closes after `idle_timeout`, and one
 //!   whose peer takes nothing of its answer after `stream_idle_timeout`
-//! - from the moment the process leaves, every reply asks the peer to close its connection:
-//!   `Connection: close`, or GOAWAY
+//! - from the moment the process leaves, or our keys or roots are others than those the connection
+//!   began with, every reply asks the peer to close it: `Connection: close`, or GOAWAY; no
+//!   connection is reset under a peer that is still sending then
 
 use super::head_timer::HeadTimer;
+use super::linger::Lingering;
 use super::listener::Listener;
 use super::patience::Patient;
 use super::peer::Peer;
@@ -27,7 +29,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::task::TaskTracker;
 
@@ -76,6 +78,8 @@ pub struct ServerTls {
     pub config: Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>,
     /// Reads the name that a verified certificate chain proves.
     pub name: fn(&[CertificateDer<'_>]) -> Option<Arc<str>>,
+    /// Grows when keys or roots change; connections from before are wound down.
+    pub generation: watch::Receiver<u64>,
 }
 
 /// A connection's place among the most that a listener has; who takes a connection over after a
@@ -126,6 +130,36 @@ pub async fn serve<S: Serve>(
     }
 }
 
+/// Tells one connection that keys or roots have changed since it began.
+#[derive(Clone)]
+struct Renewal(Option<watch::Receiver<u64>>);
+
+impl Renewal {
+    /// Looks from now on; to be called before the handshake asks for its configuration.
+    fn of(tls: Option<&ServerTls>) -> Self {
+        Self(tls.map(|tls| {
+            let mut generation = tls.generation.clone();
+            generation.mark_unchanged();
+            generation
+        }))
+    }
+
+    fn has_come(&self) -> bool {
+        let generation = self.0.as_ref();
+        generation.is_some_and(|generation| generation.has_changed().unwrap_or(false))
+    }
+
+    /// Completes with the change; never without TLS.
+    async fn comes(self) {
+        let Some(mut generation) = self.0 else {
+            return std::future::pending().await;
+        };
+        if generation.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// What every connection of a listener needs.
 struct Door<S> {
     tls: Option<ServerTls>,
@@ -137,6 +171,7 @@ struct Door<S> {
 
 impl<S: Serve> Door<S> {
     async fn welcome(&self, stream: Stream, mut peer: Peer, place: Occupied) {
+        let renewal = Renewal::of(self.tls.as_ref());
         let secured = match &self.tls {
             None => stream,
             Some(tls) => match self.handshake(tls, stream).await {
@@ -151,7 +186,7 @@ impl<S: Serve> Door<S> {
                 }
             },
         };
-        self.speak(secured, peer, place).await;
+        self.speak(secured, peer, place, renewal).await;
     }
 
     async fn handshake(
@@ -172,11 +207,12 @@ impl<S: Serve> Door<S> {
         Ok((Stream::Tls(Box::new(TlsStream::Server(secured))), name))
     }
 
-    async fn speak(&self, stream: Stream, peer: Peer, place: Occupied) {
+    async fn speak(&self, stream: Stream, peer: Peer, place: Occupied, renewal: Renewal) {
         let limits = &self.limits;
         let traffic = Traffic::new();
+        let owner = self.streams.0.clone();
         let io = HeadTimer::new(
-            stream,
+            Lingering::new(stream, traffic.clone(), owner),
             traffic.clone(),
             limits.idle_timeout,
             limits.header_timeout,
@@ -187,7 +223,7 @@ impl<S: Serve> Door<S> {
             if request.headers().contains_key(UPGRADE) {
                 request.extensions_mut().insert(place.clone());
             }
-            self.answer(request, &peer, &traffic)
+            self.answer(request, &peer, &traffic, &renewal)
         });
         let builder = self.protocols();
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), answer);
@@ -198,7 +234,8 @@ impl<S: Serve> Door<S> {
                 tracing::warn!(%peer, "a peer let go most of its requests; its connection was closed");
                 Ok(())
             }
-            () = self.farewell(&traffic) => {
+            () = self.farewell(&traffic, &renewal) => {
+                traffic.says_farewell();
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection => ended,
@@ -243,12 +280,13 @@ impl<S: Serve> Door<S> {
         request: Request<Incoming>,
         peer: &Peer,
         traffic: &Arc<Traffic>,
+        renewal: &Renewal,
     ) -> impl Future<Output = Result<Response<Held<S::Body>>, Infallible>> + Send + use<S> {
         let busy = Busy::new(traffic.clone());
         let phase = self.lifecycle.clone();
         let version = request.version();
         let answering = self.service.clone().serve(request, peer.clone());
-        let traffic = traffic.clone();
+        let (traffic, renewal) = (traffic.clone(), renewal.clone());
         async move {
             // A stream may begin to answer long before the request's body has come.
             let mut response = answering.await.map(|body| busy.until_end_of(body));
@@ -256,7 +294,8 @@ impl<S: Serve> Door<S> {
             if switches {
                 traffic.switches();
             }
-            if phase.phase().closes_connections() && version < Version::HTTP_2 && !switches {
+            let closes = phase.phase().closes_connections() || renewal.has_come();
+            if closes && version < Version::HTTP_2 && !switches {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
             }
@@ -265,8 +304,8 @@ impl<S: Serve> Door<S> {
     }
 
     /// Completes when a connection should end: the process stops, or an HTTP/2 peer must be told
-    /// that it leaves, or an HTTP/2 connection has been idle for too long.
-    async fn farewell(&self, traffic: &Traffic) {
+    /// that it leaves or that keys have changed, or an HTTP/2 connection has been idle for too long.
+    async fn farewell(&self, traffic: &Traffic, renewal: &Renewal) {
         let (mut stopping, mut leaving) = (self.lifecycle.clone(), self.lifecycle.clone());
         let leaves = async {
             let late = leaving.phase().closes_connections();
@@ -290,8 +329,15 @@ impl<S: Serve> Door<S> {
                 tokio::time::sleep(self.limits.idle_timeout).await;
             }
         };
+        let renewed = async {
+            renewal.clone().comes().await;
+            if !traffic.is_http2() {
+                std::future::pending::<()>().await;
+            }
+        };
         tokio::select! {
             () = stopping.reached(Phase::Stopping) => {}
+            () = renewed => {}
             () = leaves => {}
             () = idles => {}
         }

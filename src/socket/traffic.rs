@@ -23,6 +23,7 @@ pub struct Traffic {
     last: AtomicU64,
     http2: AtomicBool,
     switched: AtomicBool,
+    farewell: AtomicBool,
     begun: Notify,
     /// Requests that were answered, and those that their peer let go before.
     answered: AtomicUsize,
@@ -38,6 +39,7 @@ impl Traffic {
             last: AtomicU64::new(0),
             http2: AtomicBool::new(false),
             switched: AtomicBool::new(false),
+            farewell: AtomicBool::new(false),
             begun: Notify::new(),
             answered: AtomicUsize::new(0),
             let_go: AtomicUsize::new(0),
@@ -68,6 +70,16 @@ impl Traffic {
     /// Notes that the peer will hear that it may switch to another protocol.
     pub fn switches(&self) {
         self.switched.store(true, Ordering::Relaxed);
+    }
+
+    /// Says whether the peer has been told to end the connection.
+    pub fn said_farewell(&self) -> bool {
+        self.farewell.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the peer is being told.
+    pub fn says_farewell(&self) {
+        self.farewell.store(true, Ordering::Relaxed);
     }
 
     /// Completes with the next request.

@@ -39,6 +39,12 @@ pub enum Unfit {
 }
 
 impl Short {
+    /// Names the application that sent the report, if it is known and the report does not say.
+    pub fn of(mut self, application: Option<&str>) -> Self {
+        self.application = self.application.or(application.map(str::to_owned));
+        self
+    }
+
     /// Completes the report; `sha256` returns the hex digits of a digest.
     ///
     /// Without ids of its own it tells of the first attempt of a call that task and step name.

@@ -2,7 +2,7 @@
 
 use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
-use crate::{consul_outage, delivery, restart, streaming};
+use crate::{consul_outage, delivery, restart, streaming, tls};
 use std::time::Duration;
 
 #[tokio::test]
@@ -24,6 +24,13 @@ async fn a_collector_away_for_a_minute_under_load_costs_no_call_and_no_report() 
 async fn ninety_events_at_one_a_second_pass_at_once() {
     if is_long() {
         streaming::events_pass_at_once(90, Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_under_load_for_a_minute() {
+    if is_long() {
+        tls::renewed_under_load(100, Duration::from_secs(60)).await;
     }
 }
 

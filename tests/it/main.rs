@@ -38,6 +38,7 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
+mod tls;
 mod vendor;
 mod websocket;
 mod world;

@@ -75,7 +75,7 @@ impl Call {
 
     /// Carries the call out; the reply goes out after its end state is stored.
     pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
-        if let Err(trouble) = self.check_depth() {
+        if let Err(trouble) = self.check_caller().and_then(|()| self.check_depth()) {
             return self.inbound.refusals.refuse(&trouble, &self.fields);
         }
         let trace = Trace::of(&head.headers, self.fields.trace_id.clone());
@@ -98,6 +98,23 @@ impl Call {
             Ok((answer, digest)) => self.finish(attempt, answer, digest).await,
             Err(trouble) => self.fail(attempt, trouble).await,
         }
+    }
+
+    fn check_caller(&self) -> Result<(), Trouble> {
+        let caller = self.fields.application.as_deref();
+        let caller = caller.filter(|_| self.inbound.config.is_secured);
+        let served = &self.served;
+        if served.allow.admits(caller) {
+            return Ok(());
+        }
+        let caller = caller.unwrap_or("an unknown application");
+        tracing::warn!(
+            caller,
+            contract = served.id(),
+            "a caller was refused: not in `allow`"
+        );
+        let detail = format!("{caller} may not call {}", served.id());
+        Err(Trouble::new(Problem::Forbidden, detail).executed(false))
     }
 
     fn check_depth(&self) -> Result<(), Trouble> {

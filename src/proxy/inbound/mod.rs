@@ -32,7 +32,7 @@ use crate::lifecycle::Observer;
 use crate::socket::{Peer, Serve, Speaks};
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
-use http::header::HOST;
+use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use hyper::body::Incoming;
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub struct Config {
     /// Path prefixes that go to the application unchecked.
     pub passthrough: Vec<String>,
     pub trust: Trust,
+    /// Every peer proves its name by a certificate; one that has none is refused.
+    pub is_secured: bool,
     pub forward_path: bool,
     pub protocol: Protocol,
     pub limits: Limits,
@@ -164,13 +166,28 @@ impl Inbound {
         self.config.contracts.borrow().clone()
     }
 
-    /// Reads the context of a peer that is believed; others have none.
+    /// Reads the context of a peer that is believed; of others only the name is known, if proven.
     fn context(&self, head: &Parts, peer: &Peer) -> Result<Fields, Trouble> {
-        if !self.config.trust.believes(peer.ip()) {
-            return Ok(Fields::default());
+        let mut fields = match self.config.trust.believes(peer.ip(), peer.name.is_some()) {
+            true => Fields::from_headers(&head.headers)
+                .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))?,
+            false => Fields::default(),
+        };
+        if let Some(name) = &peer.name {
+            // What the certificate proves goes over what the request says.
+            fields.application = Some(name.to_string());
+            fields.requester.get_or_insert_with(|| name.to_string());
         }
-        Fields::from_headers(&head.headers)
-            .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
+        Ok(fields)
+    }
+
+    /// Refuses a peer that should have proven its name and has not.
+    fn check_proof(&self, peer: &Peer) -> Result<(), Trouble> {
+        if self.config.is_secured && peer.name.is_none() {
+            let detail = "the certificate shown when this connection began proves no name any more";
+            return Err(Trouble::new(Problem::Forbidden, detail).executed(false));
+        }
+        Ok(())
     }
 
     /// Finishes the head of a request to the application.
@@ -203,6 +220,14 @@ impl Inbound {
             let names = Fields::default();
             return self.refusals.turn_away(&trouble, &names, &head, body).await;
         }
+        if let Err(trouble) = self.check_proof(peer) {
+            let names = Fields::default();
+            let turned = self.refusals.turn_away(&trouble, &names, &head, body);
+            let mut refusal = turned.await;
+            let close = HeaderValue::from_static("close");
+            refusal.headers_mut().insert(CONNECTION, close);
+            return refusal;
+        }
         if headers::has_passed(&head.headers, &self.config.pseudonym) {
             let detail = "the request has passed this listener before";
             let trouble = Trouble::new(Problem::Loop, detail);
@@ -227,7 +252,7 @@ impl Inbound {
                     .await
             }
             Route::Passthrough => {
-                let response = self.pass_through(head, body).await;
+                let response = self.pass_through(head, body, fields.application).await;
                 self.count(response.status().as_u16(), began);
                 response
             }

@@ -14,7 +14,14 @@ use http::request::Parts;
 use hyper::body::Incoming;
 
 impl Inbound {
-    pub(super) async fn pass_through(&self, head: Parts, body: Incoming) -> Response<Body> {
+    /// Passes a request on; of the context the application is told the caller's name alone, and
+    /// only a proven one.
+    pub(super) async fn pass_through(
+        &self,
+        head: Parts,
+        body: Incoming,
+        caller: Option<String>,
+    ) -> Response<Body> {
         if self.is_draining() {
             let detail = "the sidecar is stopping; another instance will take the request";
             let draining = Trouble::new(Problem::Draining, detail).executed(false);
@@ -27,6 +34,13 @@ impl Inbound {
         let target = target.to_owned();
         let speaks = self.config.protocol.speaks(head.version);
         let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        if self.config.is_secured {
+            let told = Fields {
+                application: caller,
+                ..Fields::default()
+            };
+            told.write(passing.request.headers_mut());
+        }
         self.address(passing.request.headers_mut());
         match self.passed(passing, speaks).await {
             Ok(mut answer) => {

@@ -2,6 +2,7 @@
 
 use crate::admission;
 use crate::contract::Compiled;
+use crate::identity::Allow;
 use crate::proxy::check::Mode;
 use crate::proxy::target;
 use crate::telemetry::metrics;
@@ -55,6 +56,7 @@ pub struct Served {
     pub path: String,
     pub input: Mode,
     pub output: Mode,
+    pub allow: Allow,
     pub standing: admission::Reader,
     pub meters: Arc<metrics::Contract>,
     /// `ID@VERSION`.
@@ -72,6 +74,7 @@ impl Served {
         contract: Arc<Compiled>,
         style: Style,
         (input, output): (Mode, Mode),
+        allow: Allow,
         instance: String,
         standing: admission::Reader,
         meters: Arc<metrics::Contract>,
@@ -91,6 +94,7 @@ impl Served {
             path,
             input,
             output,
+            allow,
             standing,
             meters,
         }

@@ -257,7 +257,7 @@ impl Call {
         request: Request<Body>,
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
-        let upstream = self.outbound.peer(&plan.offer.instance);
+        let upstream = self.outbound.peer(&plan.offer.instance)?;
         let mut following = Following {
             attempt,
             metrics: &self.outbound.recorder.metrics,

@@ -8,6 +8,7 @@ mod passthrough;
 mod report;
 mod request;
 mod route;
+mod secure;
 mod whom;
 
 use super::active::{Active, Parent};
@@ -25,6 +26,7 @@ use crate::consul::Instance;
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Directory};
 use crate::identity::local::Local;
+use crate::identity::tls::Tls;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
@@ -56,6 +58,8 @@ pub struct Outbound {
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
     upstreams: Upstreams,
+    /// What instances that speak mutual TLS are called with.
+    tls: Option<Arc<Tls>>,
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
@@ -69,7 +73,7 @@ impl Outbound {
         config: Config,
         recorder: Arc<Recorder>,
         directory: Arc<Directory>,
-        upstreams: Upstreams,
+        (upstreams, tls): (Upstreams, Option<Arc<Tls>>),
         active: Arc<Active>,
         keeper: Keeper,
         tunnels: Tunnels,
@@ -87,6 +91,7 @@ impl Outbound {
             recorder,
             directory,
             upstreams,
+            tls,
             active,
             keeper,
             tunnels,
@@ -94,11 +99,15 @@ impl Outbound {
     }
 
     /// Returns the connections to another sidecar.
-    fn peer(&self, instance: &Instance) -> Arc<Upstream> {
-        self.upstreams.at(Endpoint {
+    fn peer(&self, instance: &Instance) -> Result<Arc<Upstream>, Trouble> {
+        let tls = secure::client(self.tls.as_ref(), instance).map_err(|error| {
+            tracing::warn!(instance = &*instance.id, %error, "an instance cannot be called");
+            Trouble::new(Problem::UpstreamUnreachable, error.to_string()).executed(false)
+        })?;
+        Ok(self.upstreams.at(Endpoint {
             place: Place::Tcp(instance.authority()),
-            tls: None,
-        })
+            tls,
+        }))
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {

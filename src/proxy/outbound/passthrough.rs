@@ -53,7 +53,7 @@ impl Outbound {
             ..fields.clone()
         };
         told.write(passing.request.headers_mut());
-        let upstream = self.peer(&offer.instance);
+        let upstream = self.peer(&offer.instance)?;
         if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
             passing.request.headers_mut().insert(HOST, host);
         }

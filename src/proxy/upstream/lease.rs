@@ -44,6 +44,11 @@ impl Lease {
         self.kept
     }
 
+    /// Says whether the peer may turn a request away unseen.
+    pub fn may_be_refused(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
+    }
+
     /// Returns what was asked to be spoken on it.
     pub fn speaks(&self) -> Speaks {
         self.speaks
@@ -142,9 +147,13 @@ fn frame(request: &mut Request<Body>) {
     }
 }
 
-/// Finds out whether the peer closed the stream before it did anything for it.
+/// Finds out whether the peer closed the stream before it did anything for it, or the connection
+/// with a GOAWAY that leaves the stream out (RFC 9113 section 6.8).
 fn is_refused(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
     let stream = source.and_then(|source| source.downcast_ref::<h2::Error>());
-    stream.is_some_and(|error| error.reason() == Some(h2::Reason::REFUSED_STREAM))
+    stream.is_some_and(|error| {
+        let left_out = error.is_go_away() && error.is_remote();
+        left_out || error.reason() == Some(h2::Reason::REFUSED_STREAM)
+    })
 }

@@ -4,9 +4,9 @@
 //! - HTTP/2: a few connections are shared by all exchanges, the least busy one first
 //! - at most a stated number is kept, each for a bounded time; an old one is let go unused, and
 //!   so is every one from before a change of keys or roots
-//! - a request that was never written, because a kept connection had died, goes out once more on
-//!   a fresh one (RFC 9110 section 9.2.2 allows what was not acted upon); anything later is the
-//!   retry rule's business
+//! - a request that was never written, because a kept connection had died, or that the peer says
+//!   it did not look at (RFC 9113 section 8.7), goes out once more on a fresh one (RFC 9110
+//!   section 9.2.2 allows what was not acted upon); anything later is the retry rule's business
 //! - elsewhere: deadlines and what a failure means for the call (`forward`)
 
 mod by_address;

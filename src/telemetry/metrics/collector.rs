@@ -1,6 +1,7 @@
 //! The collector's families.
 
 use super::family::{DELAY, Declare, PROCESSING};
+use super::tls::TlsSeries;
 use crate::task::State;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 use std::collections::HashSet;
@@ -47,6 +48,7 @@ pub struct Collector {
     breaks: IntCounterVec,
     lag: Histogram,
     store_write: Histogram,
+    pub(super) tls: TlsSeries,
 }
 
 impl Collector {
@@ -90,6 +92,7 @@ impl Collector {
                 "Time of one commit, whatever it holds.",
                 PROCESSING,
             ),
+            tls: TlsSeries::declare(&to),
             registry,
         }
     }

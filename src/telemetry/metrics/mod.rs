@@ -17,6 +17,7 @@ mod sidecar;
 mod spool;
 mod standing;
 mod tasks;
+mod tls;
 
 pub use collector::{Collector, Received};
 pub use contract::{AttemptKind, Contract, Direction, Side, UNKNOWN, Validation};
@@ -25,3 +26,4 @@ pub use sidecar::Sidecar;
 pub use spool::SpoolLoss;
 pub use standing::{Admission, AdmissionStep, Ready};
 pub use tasks::Cohort;
+pub use tls::TlsSeries;

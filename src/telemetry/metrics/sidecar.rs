@@ -7,6 +7,7 @@ use super::proxy::Proxy;
 use super::spool::Spool;
 use super::standing::StandingSeries;
 use super::tasks::Tasks;
+use super::tls::TlsSeries;
 use prometheus::{Registry, TextEncoder};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub struct Sidecar {
     pub(super) standing: StandingSeries,
     pub(super) consul: Consul,
     pub(super) spool: Spool,
+    pub(super) tls: TlsSeries,
 }
 
 impl Sidecar {
@@ -43,6 +45,7 @@ impl Sidecar {
             standing: StandingSeries::declare(&to),
             consul: Consul::declare(&to),
             spool: Spool::declare(&to),
+            tls: TlsSeries::declare(&to),
             registry,
         }
     }

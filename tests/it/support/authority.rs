@@ -175,6 +175,17 @@ impl TlsFiles {
         files
     }
 
+    /// Returns the settings that name the files.
+    pub fn settings(&self) -> [(&'static str, toml::Value); 4] {
+        let path = |path: &Path| path.to_str().unwrap().into();
+        [
+            ("tls.mode", "files".into()),
+            ("tls.cert", path(&self.cert)),
+            ("tls.key", path(&self.key)),
+            ("tls.ca", path(&self.ca)),
+        ]
+    }
+
     /// Replaces certificate and key, each by a rename.
     pub fn renew(&self, leaf: &Leaf) {
         replace(&self.key, &leaf.key);

@@ -1,5 +1,6 @@
 //! What tests speak with: a plain HTTP client, and bare sockets for what no client would send.
 
+use super::authority::{Authority, Leaf};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +18,23 @@ pub fn client() -> reqwest::Client {
         .timeout(REPLY_WITHIN)
         .build()
         .unwrap()
+}
+
+/// Returns a client that trusts `ca` alone and shows `leaf`, if there is one.
+pub fn secure_client(ca: &Authority, leaf: Option<&Leaf>) -> reqwest::ClientBuilder {
+    let root = reqwest::Certificate::from_pem(ca.pem().as_bytes()).unwrap();
+    let builder = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(REPLY_WITHIN)
+        .tls_certs_only([root]);
+    match leaf {
+        Some(leaf) => {
+            let pem = format!("{}\n{}", leaf.chain, leaf.key);
+            builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).unwrap())
+        }
+        None => builder,
+    }
 }
 
 /// Returns a client for replies that take long: only silence ends its patience.

@@ -1,5 +1,6 @@
 //! A collector process of one's own.
 
+use super::authority::TlsFiles;
 use super::client::{client, succeeds};
 use super::port::free_port;
 use super::process::{Process, STARTS};
@@ -32,6 +33,7 @@ const END_WITHIN: Duration = Duration::from_secs(40);
 /// A running collector with its store in a directory of its own.
 pub struct Collector {
     process: Process,
+    scheme: &'static str,
     port: u16,
     directory: TempDir,
     client: reqwest::Client,
@@ -56,6 +58,24 @@ impl Collector {
 
     /// Starts a collector with these keys set in its config file, and waits for readiness.
     pub async fn start_with(settings: &[(&str, Setting)]) -> Self {
+        Self::start_for(settings, "http", client()).await
+    }
+
+    /// Starts a collector with these certificates; `client` is one that it lets in.
+    pub async fn start_secured(
+        settings: &[(&str, Setting)],
+        files: &TlsFiles,
+        client: reqwest::Client,
+    ) -> Self {
+        let settings: Vec<_> = settings.iter().cloned().chain(files.settings()).collect();
+        Self::start_for(&settings, "https", client).await
+    }
+
+    async fn start_for(
+        settings: &[(&str, Setting)],
+        scheme: &'static str,
+        client: reqwest::Client,
+    ) -> Self {
         for _ in 0..STARTS {
             let (port, directory) = (
                 free_port(),
@@ -77,9 +97,10 @@ impl Collector {
             let process = spawn(directory.path());
             let mut collector = Self {
                 process,
+                scheme,
                 port,
                 directory,
-                client: client(),
+                client: client.clone(),
             };
             if collector.serves().await {
                 return collector;
@@ -90,12 +111,17 @@ impl Collector {
 
     /// Returns its address as `spool.collector` takes it.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
     /// Returns the process, for its id, log, signals and end.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// Returns everything it has logged so far.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 
     /// Returns a task as the collector shows it, or nothing while it knows none of that id.

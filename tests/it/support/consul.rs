@@ -1,5 +1,6 @@
 //! A real Consul server of one's own.
 
+use super::authority::TlsFiles;
 use super::client::client;
 use super::port::free_port;
 use super::process::{Process, STARTS};
@@ -17,6 +18,7 @@ const LEADER_WITHIN: Duration = Duration::from_secs(30);
 pub struct Consul {
     process: Process,
     ports: Ports,
+    tls: Value,
     directory: TempDir,
     client: reqwest::Client,
 }
@@ -26,22 +28,39 @@ struct Ports {
     http: u16,
     server: u16,
     serf: u16,
+    /// Serves only if there are certificates.
+    https: u16,
 }
 
 impl Consul {
     /// Starts a server and returns once it leads and its node is in the catalogue.
     pub async fn start() -> Self {
+        Self::start_with(json!({})).await
+    }
+
+    /// Starts one that also serves HTTPS, to clients with a certificate alone.
+    pub async fn start_secured(files: &TlsFiles) -> Self {
+        Self::start_with(json!({
+            "ca_file": files.ca, "cert_file": files.cert, "key_file": files.key,
+            "verify_incoming": true, "verify_outgoing": true,
+        }))
+        .await
+    }
+
+    async fn start_with(tls: Value) -> Self {
         for _ in 0..STARTS {
             let ports = Ports {
                 http: free_port(),
                 server: free_port(),
                 serf: free_port(),
+                https: free_port(),
             };
             let directory = TempDir::with_prefix("hermes-consul-").unwrap();
-            let process = spawn(ports, &directory);
+            let process = spawn(ports, &tls, &directory);
             let mut consul = Self {
                 process,
                 ports,
+                tls: tls.clone(),
                 directory,
                 client: client(),
             };
@@ -57,6 +76,11 @@ impl Consul {
         format!("http://127.0.0.1:{}", self.ports.http)
     }
 
+    /// Returns its address for those with a certificate.
+    pub fn secure_address(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.https)
+    }
+
     /// Ends it as a crash would.
     pub fn kill9(&mut self) {
         self.process.kill9();
@@ -65,7 +89,7 @@ impl Consul {
     /// Starts it again at the same address, knowing nothing.
     pub async fn restart_empty(&mut self) {
         self.process.kill9();
-        self.process = spawn(self.ports, &self.directory);
+        self.process = spawn(self.ports, &self.tls, &self.directory);
         assert!(
             self.leads().await,
             "another process took the port of a stopped Consul"
@@ -143,8 +167,8 @@ fn node(ports: Ports) -> String {
     format!("hermes-test-{}", ports.http)
 }
 
-fn spawn(ports: Ports, directory: &TempDir) -> Process {
-    let config = json!({
+fn spawn(ports: Ports, tls: &Value, directory: &TempDir) -> Process {
+    let mut config = json!({
         "node_name": node(ports),
         "bind_addr": "127.0.0.1",
         "client_addr": "127.0.0.1",
@@ -155,6 +179,10 @@ fn spawn(ports: Ports, directory: &TempDir) -> Process {
         "disable_update_check": true,
         "log_level": "info",
     });
+    for (key, value) in tls.as_object().unwrap() {
+        config[key] = value.clone();
+        config["ports"]["https"] = ports.https.into();
+    }
     let file = directory.path().join("consul.json");
     std::fs::write(&file, config.to_string()).unwrap();
     let mut command = Command::new(program::consul());

@@ -1,5 +1,6 @@
 //! A sidecar process of one's own.
 
+use super::authority::TlsFiles;
 use super::client::{client, succeeds};
 use super::port::free_port;
 use super::process::{Process, STARTS};
@@ -24,6 +25,7 @@ pub struct Setup {
     /// Without a body the application hands the contract out.
     contracts: Vec<(Option<Value>, Table)>,
     command: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 /// A running sidecar with its files in a directory of its own.
@@ -31,6 +33,7 @@ pub struct Sidecar {
     process: Process,
     config: Table,
     command: Vec<String>,
+    environment: Vec<(String, String)>,
     directory: TempDir,
 }
 
@@ -41,6 +44,7 @@ impl Sidecar {
             config: Table::new(),
             contracts: Vec::new(),
             command: Vec::new(),
+            environment: Vec::new(),
         }
         .set("application.name", name)
         // Port 1 refuses: without `.consul` a test never meets the machine's own agent.
@@ -51,6 +55,11 @@ impl Sidecar {
     /// Returns the address that peers call.
     pub fn inbound_url(&self) -> String {
         format!("http://{}", self.listen("inbound"))
+    }
+
+    /// Returns the address that peers with a certificate call.
+    pub fn secure_inbound_url(&self) -> String {
+        format!("https://{}", self.listen("inbound"))
     }
 
     /// Returns the address that its application calls.
@@ -137,7 +146,11 @@ impl Sidecar {
     /// Starts it again on the same files and ports; the caller waits for readiness if it wants to.
     pub fn start_again(&mut self) {
         self.process.kill9();
-        self.process = spawn(self.directory.path(), &self.command);
+        self.process = self.spawn_again();
+    }
+
+    fn spawn_again(&self) -> Process {
+        spawn(self.directory.path(), &self.command, &self.environment)
     }
 
     /// Changes a key of its config file; a process that runs goes on as it is.
@@ -167,6 +180,26 @@ impl Setup {
     /// Sets a key of the config file, for example `set("limits.drain_delay", "0s")`.
     pub fn set(mut self, key: &str, value: impl Into<Setting>) -> Self {
         put(&mut self.config, key, value.into());
+        self
+    }
+
+    /// Leaves a key of a section out, so that what is weaker than the file counts.
+    pub fn unset(mut self, key: &str) -> Self {
+        let (section, name) = key.split_once('.').unwrap();
+        let section = self.config[section].as_table_mut().unwrap();
+        section.remove(name).expect("the key was set");
+        self
+    }
+
+    /// Speaks mutual TLS with these certificates.
+    pub fn tls(self, files: &TlsFiles) -> Self {
+        let settings = files.settings().into_iter();
+        settings.fold(self, |setup, (key, value)| setup.set(key, value))
+    }
+
+    /// Sets a variable of the process's environment.
+    pub fn variable(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.to_owned(), value.to_string()));
         self
     }
 
@@ -277,18 +310,20 @@ impl Setup {
         std::fs::write(directory.path().join("hermes.toml"), config.to_string()).unwrap();
         std::fs::create_dir(directory.path().join("state")).unwrap();
         Sidecar {
-            process: spawn(directory.path(), &self.command),
+            process: spawn(directory.path(), &self.command, &self.environment),
             config,
             command: self.command.clone(),
+            environment: self.environment.clone(),
             directory,
         }
     }
 }
 
-fn spawn(directory: &Path, beside: &[String]) -> Process {
+fn spawn(directory: &Path, beside: &[String], environment: &[(String, String)]) -> Process {
     let mut command = Command::new(program::hermes());
     command
         .args(["run", "-c", "hermes.toml"])
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .env("STATE_DIRECTORY", directory.join("state"))
         .current_dir(directory);
     if !beside.is_empty() {
