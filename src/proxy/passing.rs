@@ -5,7 +5,9 @@
 
 use super::body::Body;
 use super::forward::{self, Failed};
+use super::head;
 use super::headers;
+use super::respond::Trouble;
 use super::tunnel::{Asked, Tunnels};
 use super::upstream::Upstream;
 use crate::context::Trace;
@@ -25,6 +27,14 @@ pub struct Passing {
     pub came_as_http2: bool,
     /// The protocols offered, and who offers them.
     asked: Option<(HeaderValue, Asked)>,
+}
+
+/// What a listener's passed-on requests have in common.
+pub struct Way<'a> {
+    pub limits: &'a head::Limits,
+    pub tunnels: &'a Tunnels,
+    /// Our name in `Via`.
+    pub proxy: &'a HeaderValue,
 }
 
 impl Passing {
@@ -78,8 +88,20 @@ impl Passing {
         self,
         upstream: &Arc<Upstream>,
         speaks: Speaks,
-        tunnels: &Tunnels,
-        proxy: &HeaderValue,
+        way: &Way<'_>,
+    ) -> Result<Response<Body>, Trouble> {
+        head::check_outgoing(self.request.headers(), way.limits)?;
+        let answer = self.exchange(upstream, speaks, way).await;
+        let answer = answer.map_err(|failed| failed.into_trouble(upstream.authority()))?;
+        head::check_answer(answer.headers(), way.limits)?;
+        Ok(answer)
+    }
+
+    async fn exchange(
+        self,
+        upstream: &Arc<Upstream>,
+        speaks: Speaks,
+        way: &Way<'_>,
     ) -> Result<Response<Body>, Failed> {
         // Only HTTP/1.1 can switch.
         let speaks = match self.asked {
@@ -87,12 +109,17 @@ impl Passing {
             None => speaks,
         };
         let upgrades = self.asked.is_some();
-        let sending = forward::stream(upstream, (self.request, speaks), upgrades, tunnels.silence);
+        let sending = forward::stream(
+            upstream,
+            (self.request, speaks),
+            upgrades,
+            way.tunnels.silence,
+        );
         let mut answer = sending.await?;
         let granted = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
         let upgraded = answer.extensions_mut().remove::<OnUpgrade>();
         let protocol = answer.headers().get(UPGRADE).cloned();
-        let mut response = received(answer, proxy);
+        let mut response = received(answer, way.proxy);
         if !granted {
             return Ok(response);
         }
@@ -107,7 +134,7 @@ impl Passing {
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
-        tunnels.join(asked, upstream);
+        way.tunnels.join(asked, upstream);
         Ok(response)
     }
 }

@@ -3,11 +3,9 @@
 use super::Inbound;
 use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
-use crate::proxy::head;
 use crate::proxy::headers;
-use crate::proxy::passing::Passing;
+use crate::proxy::passing::{Passing, Way};
 use crate::proxy::respond::Trouble;
-use crate::socket::Speaks;
 use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
@@ -42,7 +40,12 @@ impl Inbound {
             told.write(passing.request.headers_mut());
         }
         self.address(passing.request.headers_mut());
-        match self.passed(passing, speaks).await {
+        let way = Way {
+            limits: &self.config.limits.head,
+            tunnels: &self.tunnels,
+            proxy,
+        };
+        match passing.send(&self.upstream, speaks, &way).await {
             Ok(mut answer) => {
                 // What the application says in our name is not ours.
                 headers::strip_context(answer.headers_mut());
@@ -50,17 +53,5 @@ impl Inbound {
             }
             Err(trouble) => self.refusals.refuse(&trouble, &Fields::default()),
         }
-    }
-
-    async fn passed(&self, passing: Passing, speaks: Speaks) -> Result<Response<Body>, Trouble> {
-        let limits = &self.config.limits.head;
-        head::check_outgoing(passing.request.headers(), limits)?;
-        let proxy = &self.config.pseudonym;
-        let sending = passing.send(&self.upstream, speaks, &self.tunnels, proxy);
-        let answer = sending
-            .await
-            .map_err(|failed| failed.into_trouble(self.upstream.authority()))?;
-        head::check_answer(answer.headers(), limits)?;
-        Ok(answer)
     }
 }

@@ -74,9 +74,7 @@ impl Outbound {
             true => Speaks::Http2,
             false => Speaks::Http1,
         };
-        let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
-        let answer = sending.await;
-        let mut answer = answer.map_err(|failed| failed.into_trouble(upstream.authority()))?;
+        let mut answer = passing.send(&upstream, speaks, &self.way()).await?;
         // What a foreign host says in our name is not ours.
         headers::strip_context(answer.headers_mut());
         Ok(answer)

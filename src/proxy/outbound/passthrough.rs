@@ -4,8 +4,7 @@ use super::Outbound;
 use crate::context::{AgentName, Fields, Trace};
 use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
-use crate::proxy::head;
-use crate::proxy::passing::Passing;
+use crate::proxy::passing::{Passing, Way};
 use crate::proxy::respond::Trouble;
 use crate::route;
 use crate::socket::Speaks;
@@ -57,17 +56,19 @@ impl Outbound {
         if let Ok(host) = HeaderValue::try_from(upstream.authority()) {
             passing.request.headers_mut().insert(HOST, host);
         }
-        let limits = &self.config.limits.head;
-        head::check_outgoing(passing.request.headers(), limits)?;
         let speaks = match passing.came_as_http2 {
             true => Speaks::Http2,
             false => Speaks::Either,
         };
-        let sending = passing.send(&upstream, speaks, &self.tunnels, proxy);
-        let answer = sending
-            .await
-            .map_err(|failed| failed.into_trouble(upstream.authority()))?;
-        head::check_answer(answer.headers(), limits)?;
-        Ok(answer)
+        passing.send(&upstream, speaks, &self.way()).await
+    }
+
+    /// What all that is passed on has in common.
+    pub(super) fn way(&self) -> Way<'_> {
+        Way {
+            limits: &self.config.limits.head,
+            tunnels: &self.tunnels,
+            proxy: &self.config.pseudonym,
+        }
     }
 }
