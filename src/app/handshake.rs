@@ -15,6 +15,7 @@ use crate::telemetry::metrics::Admission;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Between two tries of an application that has not handed out a contract.
 const SOONEST: Duration = Duration::from_millis(100);
@@ -111,15 +112,20 @@ impl Follower {
     async fn another(&self, mut known: Known) -> Known {
         let mut health = self.serving.health.clone();
         let mut said = String::new();
+        // Whatever it answers, even another version every time, it is not asked, and Consul not
+        // told, more often than its health is looked at.
+        let mut not_before = Instant::now() + self.interval;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(self.interval * CHECKS) => {}
                 Ok(()) = health.changed() => {}
             }
+            tokio::time::sleep_until(not_before).await;
             // An application that is not well may not know what it says.
             if !matches!(*health.borrow_and_update(), Health::Well(_)) {
                 continue;
             }
+            not_before = Instant::now() + self.interval;
             match self.ask(Some(&known)).await {
                 Ok(None) => {}
                 Ok(Some(now)) if now.contract.digest == known.contract.digest => known = now,
