@@ -6,7 +6,9 @@
 //! - an answer that cannot be used changes nothing while a contract is served
 
 use super::serving::{Serving, Workers};
-use crate::admission::{Handshake, HandshakeError, Health, contract_of};
+use crate::admission::{
+    Handshake, HandshakeError, Health, PublicationError, check_version, contract_of,
+};
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -35,6 +37,8 @@ enum Fault {
          contract another version"
     )]
     SameVersion { id: String, version: String },
+    #[error("the contract that the application hands out now could not be registered")]
+    Published(#[from] PublicationError),
 }
 
 /// Keeps the contract of one place; a worker.
@@ -126,7 +130,7 @@ impl Follower {
                 continue;
             }
             not_before = Instant::now() + self.interval;
-            match self.ask(Some(&known)).await {
+            match self.renewed(&known).await {
                 Ok(None) => {}
                 Ok(Some(now)) if now.contract.digest == known.contract.digest => known = now,
                 Ok(Some(now)) => return now,
@@ -139,6 +143,17 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Asks while a contract is served: another that Consul would not take must not end it.
+    async fn renewed(&self, known: &Known) -> Result<Option<Known>, Fault> {
+        let now = self.ask(Some(known)).await?;
+        if let Some(now) = &now
+            && now.contract.digest != known.contract.digest
+        {
+            check_version(&self.serving.client, &now.contract.contract).await?;
+        }
+        Ok(now)
     }
 
     /// Asks once; nothing if the answer is the one that is known.
