@@ -167,7 +167,7 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     match std::panic::catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(exit)) => exit.into(),
+        Ok(Ok(exit)) => output::settle(exit).into(),
         Ok(Err(failure)) => {
             output::talk(&failure.to_string());
             failure.exit().into()
@@ -186,7 +186,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         Exit::Usage.into()
     } else {
         output::data(text.as_bytes());
-        Exit::Fine.into()
+        output::settle(Exit::Fine).into()
     }
 }
 
