@@ -7,7 +7,8 @@ use crate::identity::web;
 use crate::socket::{ClientTls, Endpoint, Place, Speaks};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The most that is read of a file with header fields.
@@ -17,7 +18,7 @@ const MOST_BYTES: usize = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum HeadersError {
     #[error("read the file")]
-    Read(#[source] std::io::Error),
+    Read(#[source] io::Error),
     #[error("the file is longer than {MOST_BYTES} bytes")]
     TooLong,
     #[error("line {0} is not `Name: value`")]
@@ -75,12 +76,16 @@ pub fn headers(application: &Application) -> Result<HeaderMap, Error> {
     })
 }
 
-fn read(path: &PathBuf) -> Result<HeaderMap, HeadersError> {
-    let text = std::fs::read_to_string(path).map_err(HeadersError::Read)?;
-    if text.len() > MOST_BYTES {
+fn read(path: &Path) -> Result<HeaderMap, HeadersError> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(HeadersError::Read)?;
+    if bytes.len() > MOST_BYTES {
         return Err(HeadersError::TooLong);
     }
-    parse(&text)
+    let text = String::from_utf8(bytes).map_err(io::Error::other);
+    parse(&text.map_err(HeadersError::Read)?)
 }
 
 /// Reads one field a line; empty lines and those that begin with `#` are passed over.
@@ -93,15 +98,14 @@ fn parse(text: &str) -> Result<HeaderMap, HeadersError> {
         }
         let (name, value) = line.split_once(':').ok_or(HeadersError::NoField(number))?;
         let name: HeaderName = name.parse().or(Err(HeadersError::NoField(number)))?;
-        let value: HeaderValue = value
-            .trim()
-            .parse()
-            .or(Err(HeadersError::NoField(number)))?;
         if is_ours(&name) {
             let name = name.to_string();
             return Err(HeadersError::Ours { line: number, name });
         }
-        let mut value = value;
+        let mut value: HeaderValue = value
+            .trim()
+            .parse()
+            .or(Err(HeadersError::NoField(number)))?;
         value.set_sensitive(true);
         headers.append(name, value);
     }
@@ -171,6 +175,16 @@ mod tests {
         assert_eq!(read["authorization"], "Bearer a:b");
         assert!(read["authorization"].is_sensitive());
         assert_eq!(read["x-api-key"], "k");
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vendor.headers");
+        std::fs::write(&path, format!("a: {}", "b".repeat(MOST_BYTES - 3))).unwrap();
+        assert_eq!(read(&path).unwrap()["a"].len(), MOST_BYTES - 3);
+        std::fs::write(&path, format!("a: {}", "b".repeat(MOST_BYTES - 2))).unwrap();
+        assert!(matches!(read(&path), Err(HeadersError::TooLong)));
     }
 
     #[test]
