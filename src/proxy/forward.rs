@@ -66,7 +66,7 @@ pub enum Failed {
 
 impl Failed {
     /// Says whether bytes of the request may have reached the upstream.
-    pub fn may_have_executed(&self) -> bool {
+    fn may_have_executed(&self) -> bool {
         !matches!(self, Failed::Unreachable(_) | Failed::LateToConnect)
     }
 
