@@ -2,7 +2,7 @@
 
 use super::Outbound;
 use super::inherit::Heritage;
-use crate::context::{AgentName, Fields, Member, Trace, header};
+use crate::context::{AgentName, Fields, Ids, Member, Trace, header};
 use crate::contract::Compiled;
 use crate::contract::watch::{Agent, Offer};
 use crate::identity::Digest;
@@ -31,6 +31,7 @@ pub struct Call {
     found: Arc<Agent>,
     /// The contract asked for; its version is filled in once one is chosen.
     pub(super) agent: AgentName,
+    pub(super) ids: Ids,
     /// Own, inherited and minted context.
     pub(super) fields: Fields,
     pub(super) heritage: Heritage,
@@ -68,6 +69,7 @@ impl Call {
         fields.call_id = Some(Id::mint());
         fields.attempt = Some(1);
         Self {
+            ids: Ids::settle(&mut fields),
             trace: Trace::of(headers, fields.trace_id.clone()),
             outbound,
             found,
@@ -111,18 +113,17 @@ impl Call {
     }
 
     fn begin(&self, input: Option<Digest>) -> Attempt {
-        let own = &self.fields;
-        let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
+        let (ids, own) = (self.ids.clone(), &self.fields);
         let report = Report {
-            call_id: id(&own.call_id),
-            task_id: id(&own.task_id),
-            step_id: id(&own.step_id),
+            call_id: ids.call_id,
+            task_id: ids.task_id,
+            step_id: ids.step_id,
             parent_step: self
                 .heritage
                 .parent
                 .as_ref()
                 .map(|step| step.step_id.clone()),
-            attempt: 1,
+            attempt: ids.attempt,
             state: State::Pending,
             states: Vec::new(),
             reporter: Reporter::Caller,
@@ -205,7 +206,7 @@ impl Call {
     /// A task id that the caller chose pins its calls; a minted one cannot, so there the
     /// application's own idempotency key does.
     fn key(&self, head: &Parts) -> u64 {
-        let task = self.fields.task_id.as_ref().map_or("", |id| id.as_str());
+        let task = self.ids.task_id.as_str();
         let given = head.headers.get(header::IDEMPOTENCY_KEY);
         let given = given.and_then(|key| key.to_str().ok());
         route::key(given.filter(|_| self.heritage.minted).unwrap_or(task))
@@ -230,24 +231,15 @@ impl Call {
     }
 
     fn check_body(&mut self, contract: &Compiled, side: Side, body: &Bytes) -> Result<(), Trouble> {
-        let started = Instant::now();
-        let (validator, phase) = match side {
-            Side::Input => (&contract.input, Phase::ValidateInput),
-            Side::Output => (&contract.output, Phase::ValidateOutput),
-        };
-        let metrics = &self.outbound.recorder.metrics;
-        let checked = Check {
-            validator,
+        let check = Check {
+            contract,
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
             meters: self.found.meters(),
-            metrics,
-        }
-        .run(body);
-        metrics.phase(phase, started.elapsed());
-        self.timing.validate += started.elapsed();
-        checked
+            metrics: &self.outbound.recorder.metrics,
+        };
+        check.run(body, &mut self.timing)
     }
 
     async fn ask(
@@ -343,7 +335,7 @@ impl Call {
 
     /// This call as a finished member of its parent's path.
     fn member(&self, input: Digest, output: Digest) -> Member {
-        let step = self.fields.step_id.clone().unwrap_or_else(Id::mint);
+        let step = self.ids.step_id.clone();
         let version = self.agent.version.as_deref().unwrap_or_default();
         let agent = format!("{}@{version}", self.agent.id);
         let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
