@@ -235,10 +235,7 @@ impl Inbound {
     fn admit(&self, head: &mut Parts, peer: &Peer) -> Result<Fields, Trouble> {
         head::check(head, &self.config.limits.head)?;
         self.check_proof(peer)?;
-        if headers::has_passed(&head.headers, &self.config.pseudonym) {
-            let detail = "the request has passed this listener before";
-            return Err(Trouble::new(Problem::Loop, detail));
-        }
+        head::check_loop(&head.headers, &self.config.pseudonym)?;
         headers::take_off_named(&mut head.headers);
         headers::add_forwarded(&mut head.headers, peer.ip(), peer.scheme());
         self.context(head, peer)
