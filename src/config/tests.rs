@@ -731,6 +731,13 @@ fn the_schema_agrees_with_the_loader() {
         .map(|error| error.to_string())
         .collect();
     assert!(errors.is_empty(), "{errors:?}");
+    for sound in [
+        json!({"inbound": {"trust_context": "any"}}),
+        json!({"inbound": {"trust_context": "mtls"}}),
+        json!({"inbound": {"trust_context": ["10.0.0.0/8"]}}),
+    ] {
+        assert!(validator.is_valid(&sound), "{sound}");
+    }
     for faulty in [
         json!({"application": {"nam": "x"}}),
         json!({"application": {"weight": 0}}),
