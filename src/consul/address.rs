@@ -1,0 +1,151 @@
+//! Where the agent is: a URL, `HOST:PORT` or a unix socket, as Consul's own variables name it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use reqwest::Url;
+
+use super::error::Error;
+use super::transport::Config;
+
+/// Where to connect and what to call it.
+pub(super) struct Address {
+    pub(super) base: Url,
+    pub(super) socket: Option<PathBuf>,
+    /// Set when the name in `base` is only TLS's.
+    pub(super) dial: Option<Dial>,
+}
+
+impl Address {
+    /// Reads an address in any form that Consul itself takes.
+    pub(super) fn parse(config: &Config) -> Result<Address, Error> {
+        let text = config.address.trim();
+        let unusable = |reason: &str| Error::Address {
+            address: text.to_owned(),
+            reason: reason.to_owned(),
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if !path.starts_with('/') {
+                return Err(unusable("the socket's path is not absolute"));
+            }
+            let base =
+                Url::parse("http://localhost/").map_err(|error| unusable(&error.to_string()))?;
+            return Ok(Address {
+                base,
+                socket: Some(PathBuf::from(path)),
+                dial: None,
+            });
+        }
+        let full = if text.contains("://") {
+            text.to_owned()
+        } else {
+            format!("http://{text}")
+        };
+        let mut base = Url::parse(&full).map_err(|error| unusable(&error.to_string()))?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(unusable(
+                "it begins with neither http://, https:// nor unix:",
+            ));
+        }
+        if !matches!(base.path(), "" | "/") || base.query().is_some() {
+            return Err(unusable("it has a path; only host and port are expected"));
+        }
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err(unusable("it carries credentials; use a token"));
+        }
+        let mut dial = None;
+        if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
+            let host = base
+                .host_str()
+                .unwrap_or_default()
+                .trim_matches(['[', ']'])
+                .to_owned();
+            dial = Some(Dial { host });
+            base.set_host(Some(name))
+                .map_err(|error| unusable(&format!("TLS server name: {error}")))?;
+        }
+        Ok(Address {
+            base,
+            socket: None,
+            dial,
+        })
+    }
+}
+
+/// Connects to `host` whatever name the URL has: that one is for TLS.
+pub(super) struct Dial {
+    host: String,
+}
+
+impl reqwest::dns::Resolve for Dial {
+    fn resolve(&self, _name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        let host = self.host.clone();
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consul::TlsOptions;
+
+    fn config(address: &str) -> Config {
+        Config {
+            address: address.to_owned(),
+            token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
+            prefix: "hermes".to_owned(),
+            watches: 1,
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_consul_reads_them() {
+        let cases = [
+            (
+                "http://127.0.0.1:8500",
+                Some("http://127.0.0.1:8500/"),
+                None,
+            ),
+            ("https://consul:8501/", Some("https://consul:8501/"), None),
+            ("127.0.0.1:8500", Some("http://127.0.0.1:8500/"), None),
+            ("http://[::1]:8500", Some("http://[::1]:8500/"), None),
+            (
+                "unix:/run/a.sock",
+                Some("http://localhost/"),
+                Some("/run/a.sock"),
+            ),
+            (
+                "unix:///run/a.sock",
+                Some("http://localhost/"),
+                Some("/run/a.sock"),
+            ),
+            ("unix:a.sock", None, None),
+            ("ftp://a", None, None),
+            ("http://a/path", None, None),
+            ("http://me:secret@a", None, None),
+            ("", None, None),
+        ];
+        for (text, base, socket) in cases {
+            let parsed = Address::parse(&config(text)).ok();
+            let found = parsed.as_ref().map(|address| address.base.as_str());
+            assert_eq!(found, base, "{text:?}");
+            let found = parsed.and_then(|address| address.socket);
+            assert_eq!(found, socket.map(PathBuf::from), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_name_is_for_tls_alone() {
+        let mut config = config("https://[::1]:8501");
+        config.tls.server_name = Some("server.dc1.consul".to_owned());
+        let address = Address::parse(&config).expect("an address");
+        assert_eq!(address.base.as_str(), "https://server.dc1.consul:8501/");
+        assert_eq!(address.dial.map(|dial| dial.host).as_deref(), Some("::1"));
+    }
+}
