@@ -156,6 +156,19 @@ impl<'a> Attempt<'a> {
         found.map(|told| &told.report)
     }
 
+    /// Returns the contract that was called.
+    pub(super) fn agent(&self) -> &'a str {
+        &self.anyone().agent
+    }
+
+    /// Returns where it ran, as the first reporter that knows it says.
+    pub(super) fn instance(&self) -> &'a str {
+        let known = |report: &'a Report| {
+            Some(report.instance.as_str()).filter(|instance| !instance.is_empty())
+        };
+        self.first(known).unwrap_or_default()
+    }
+
     /// Returns the first value that any reporter gives, the most trusted one first.
     pub(super) fn first<T>(&self, of: impl Fn(&'a Report) -> Option<T>) -> Option<T> {
         self.told.iter().find_map(|told| of(&told.report))
