@@ -17,7 +17,7 @@ use crate::contract::Compiled;
 use crate::contract::watch::Directory;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
-use crate::proxy::inbound::Inbound;
+use crate::proxy::inbound::{Inbound, Roster};
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reporter::{Shipper, Target};
@@ -257,7 +257,17 @@ impl Builder {
                 None => self.follow(application, at, &serving)?,
             }
         }
-        let config = compose::inbound(&self.settings, &self.boot, serving.roster())?;
+        self.listen_to_peers(socket, application, serving.roster(), recorder)
+    }
+
+    fn listen_to_peers(
+        &mut self,
+        socket: Listener,
+        application: &Application,
+        contracts: watch::Receiver<Roster>,
+        recorder: &Arc<Recorder>,
+    ) -> Result<(), Error> {
+        let config = compose::inbound(&self.settings, &self.boot, contracts)?;
         let endpoint = application::endpoint(&self.settings.application, application)?;
         let upstream = Upstream::new(endpoint, KEEP_APPLICATION, self.background.clone());
         let inbound = Arc::new(Inbound::new(

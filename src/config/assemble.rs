@@ -29,19 +29,7 @@ pub(super) fn settings(
         let instance = application.instance(port);
         reader.derive("application.instance", &instance, "host name");
     }
-    if application.upstream.is_none() && !inbound.passthrough.is_empty() {
-        reader.problem(
-            "inbound.passthrough",
-            "needs application.upstream to pass anything to",
-        );
-    }
-    let is_hidden = inbound.listen.port().is_none() && application.upstream.is_some();
-    if is_hidden && (inbound.advertise.host.is_none() || inbound.advertise.port.is_none()) {
-        reader.problem(
-            "inbound.advertise",
-            "is required as HOST:PORT where inbound.listen is a unix socket: where others reach it",
-        );
-    }
+    check_inbound(reader, &inbound, &application);
     let mut settings = Settings {
         outbound: Outbound {
             listen: reader.listen("outbound.listen"),
@@ -243,6 +231,23 @@ fn collector(reader: &mut Reader, source: &Source, name: &str, roles: Roles) -> 
         token_file: reader.file("collector.token_file"),
         retention: reader.length("collector.retention"),
         consul: reader.flag("collector.consul"),
+    }
+}
+
+/// Refuses an inbound listener that nobody could reach, or that leads nowhere.
+fn check_inbound(reader: &mut Reader, inbound: &Inbound, application: &Application) {
+    if application.upstream.is_none() && !inbound.passthrough.is_empty() {
+        reader.problem(
+            "inbound.passthrough",
+            "needs application.upstream to pass anything to",
+        );
+    }
+    let is_hidden = inbound.listen.port().is_none() && application.upstream.is_some();
+    if is_hidden && (inbound.advertise.host.is_none() || inbound.advertise.port.is_none()) {
+        reader.problem(
+            "inbound.advertise",
+            "is required as HOST:PORT where inbound.listen is a unix socket: where others reach it",
+        );
     }
 }
 
