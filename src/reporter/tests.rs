@@ -1,3 +1,5 @@
+//! The reporter against a collector that answers as it is told.
+
 use super::*;
 use crate::spool::{self, Durability, Mode};
 use crate::task::{Id, Report, Reporter, SlaLevel, State};

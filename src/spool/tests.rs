@@ -1,3 +1,5 @@
+//! What the spool keeps, gives and forgets.
+
 use super::*;
 use crate::task::{Id, Reporter, SlaLevel, State, StateAt};
 use proptest::prelude::*;
