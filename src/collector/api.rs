@@ -89,7 +89,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = json!({
-            "type": format!("urn:hermes:problem:{}", self.kind),
+            "type": format!("{}{}", Problem::TYPE, self.kind),
             "title": self.title,
             "status": self.status.as_u16(),
             "detail": self.detail,

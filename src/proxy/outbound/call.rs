@@ -397,7 +397,7 @@ fn told_problem(answer: &Answer) -> Option<(State, Failure)> {
         return None;
     }
     let told: Told = serde_json::from_slice(&answer.body).ok()?;
-    let kind = told.r#type.strip_prefix("urn:hermes:problem:")?;
+    let kind = told.r#type.strip_prefix(Problem::TYPE)?;
     let problem = Problem::from_wire(kind, answer.status.as_u16())?;
     // An application may relay a problem it was told itself; its own sidecar then states another
     // end than the problem leaves.
