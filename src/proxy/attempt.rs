@@ -89,7 +89,7 @@ impl Attempt {
     }
 
     /// Reports the present state of an attempt that takes its time.
-    pub fn still_open(&self) {
+    fn still_open(&self) {
         if let Some(report) = &self.report {
             let mut report = (**report).clone();
             self.fill(&mut report);
@@ -143,6 +143,29 @@ impl Drop for Attempt {
             // Queued by the call itself; nobody is left to wait for the commit.
             drop(self.recorder.spool.append(report));
         }
+    }
+}
+
+/// An attempt while its exchange is under way.
+pub struct Following<'a> {
+    pub attempt: &'a mut Attempt,
+    /// What is sent goes to the application itself; of one behind another sidecar the answer tells
+    /// whether it was reached.
+    pub executes: bool,
+}
+
+impl Following<'_> {
+    /// Hears that the connection was there `after` this long, and that bytes go out on it now.
+    pub fn sending(&mut self, after: Duration) {
+        self.attempt.recorder.metrics.phase(Phase::Connect, after);
+        if self.executes {
+            self.attempt.advance(State::Executing);
+        }
+    }
+
+    /// Hears that the answer takes its time.
+    pub fn waiting(&mut self) {
+        self.attempt.still_open();
     }
 }
 

@@ -5,18 +5,18 @@ use crate::context::{AgentName, Fields, Ids, Member, Path, Trace, header};
 use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
-use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
+use crate::proxy::attempt::{Attempt, Following, Presence, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::envelope;
-use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::socket::Speaks;
 use crate::task::{Deadline, Problem, Report, Reporter, State, Timestamp};
-use crate::telemetry::metrics::{Direction, Phase, Side};
+use crate::telemetry::metrics::{Direction, Side};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
@@ -328,20 +328,12 @@ impl Call {
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = &self.inbound.upstream;
-        let mut following = Following {
+        let following = Following {
             attempt,
-            metrics: &self.inbound.recorder.metrics,
+            executes: true,
         };
         let max = self.inbound.config.limits.max_body_bytes;
-        let answered = forward::exchange(
-            upstream,
-            request,
-            self.deadline,
-            max,
-            STILL_OPEN,
-            &mut following,
-        )
-        .await;
+        let answered = forward::exchange(upstream, request, self.deadline, max, following).await;
         self.timing.upstream = started.elapsed();
         answered.map_err(|failed| failed.into_trouble(upstream.authority()))
     }
@@ -410,25 +402,5 @@ impl Call {
         served.meters.ended(end, status, took);
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
-    }
-}
-
-/// Tells an attempt how its exchange gets on.
-struct Following<'a> {
-    attempt: &'a mut Attempt,
-    metrics: &'a crate::telemetry::metrics::Sidecar,
-}
-
-impl Progress for Following<'_> {
-    fn sending(&mut self) {
-        self.attempt.advance(State::Executing);
-    }
-
-    fn waiting(&mut self) {
-        self.attempt.still_open();
-    }
-
-    fn connected(&mut self, after: Duration) {
-        self.metrics.phase(Phase::Connect, after);
     }
 }

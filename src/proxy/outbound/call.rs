@@ -6,10 +6,10 @@ use crate::context::{AgentName, Fields, Ids, Member, Trace, header};
 use crate::contract::Compiled;
 use crate::contract::watch::{Agent, Offer};
 use crate::identity::Digest;
-use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
+use crate::proxy::attempt::{Attempt, Following, Presence, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
-use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
@@ -17,7 +17,7 @@ use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
 use crate::socket::Speaks;
 use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State, Timestamp};
-use crate::telemetry::metrics::{AttemptKind, Direction, Phase, Side, Sidecar};
+use crate::telemetry::metrics::{AttemptKind, Direction, Side};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
@@ -250,9 +250,9 @@ impl Call {
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = self.outbound.peer(&plan.offer.instance)?;
-        let mut following = Following {
+        let following = Following {
             attempt,
-            metrics: &self.outbound.recorder.metrics,
+            executes: false,
         };
         let max = self.outbound.config.limits.max_body_bytes;
         let answered = forward::exchange(
@@ -260,8 +260,7 @@ impl Call {
             (request, Speaks::Either),
             plan.deadline,
             max,
-            STILL_OPEN,
-            &mut following,
+            following,
         )
         .await;
         self.timing.upstream = started.elapsed();
@@ -360,24 +359,6 @@ impl Call {
         self.found.meters().ended(end, status, took);
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
-    }
-}
-
-/// Tells an attempt how its exchange gets on; whether it executes, the callee says later.
-struct Following<'a> {
-    attempt: &'a mut Attempt,
-    metrics: &'a Sidecar,
-}
-
-impl Progress for Following<'_> {
-    fn sending(&mut self) {}
-
-    fn waiting(&mut self) {
-        self.attempt.still_open();
-    }
-
-    fn connected(&mut self, after: Duration) {
-        self.metrics.phase(Phase::Connect, after);
     }
 }
 
