@@ -298,7 +298,6 @@ pub(super) mod tests {
     pub(in crate::collector) struct Sketch(Told);
 
     pub(in crate::collector) fn told(reporter: Reporter, states: &[(State, u64)]) -> Sketch {
-        let id = |text| Id::parse(text).unwrap();
         let at = |(state, at): &(State, u64)| StateAt {
             state: *state,
             at: Timestamp::from_millis(*at),
@@ -306,30 +305,13 @@ pub(super) mod tests {
         let (first, last) = (states[0], states[states.len() - 1]);
         Sketch(Told {
             report: Report {
-                call_id: id("call-1"),
-                task_id: id("task-1"),
-                step_id: id("step-1"),
-                parent_step: None,
-                attempt: 1,
                 state: last.0,
                 states: states.iter().map(at).collect(),
                 reporter,
-                agent: "fraud-detection-v1.0".into(),
-                agent_version: "1.0.0".into(),
-                instance: "fraud-7401".into(),
                 deadline_at: Timestamp::from_millis(first.1 + 500),
                 duration_ms: last.1 - first.1,
-                input_digest: None,
-                output_digest: None,
-                degraded: false,
-                undelivered: false,
-                error: None,
-                detail: None,
-                sla_level: SlaLevel::P2,
-                scenario: None,
-                requester: None,
-                trace_id: String::new(),
                 application: "shop".into(),
+                ..Report::sample("call-1")
             },
             detail: None,
             conflicts: Vec::new(),

@@ -91,18 +91,6 @@ impl reqwest::dns::Resolve for Dial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consul::TlsOptions;
-
-    fn config(address: &str) -> Config {
-        Config {
-            address: address.to_owned(),
-            token: None,
-            token_file: None,
-            tls: TlsOptions::default(),
-            prefix: "hermes".to_owned(),
-            watches: 1,
-        }
-    }
 
     #[test]
     fn addresses_are_read_as_consul_reads_them() {
@@ -132,7 +120,7 @@ mod tests {
             ("", None, None),
         ];
         for (text, base, socket) in cases {
-            let parsed = Address::parse(&config(text)).ok();
+            let parsed = Address::parse(&Config::at(text)).ok();
             let found = parsed.as_ref().map(|address| address.base.as_str());
             assert_eq!(found, base, "{text:?}");
             let found = parsed.and_then(|address| address.socket);
@@ -142,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_server_name_is_for_tls_alone() {
-        let mut config = config("https://[::1]:8501");
+        let mut config = Config::at("https://[::1]:8501");
         config.tls.server_name = Some("server.dc1.consul".to_owned());
         let address = Address::parse(&config).expect("an address");
         assert_eq!(address.base.as_str(), "https://server.dc1.consul:8501/");

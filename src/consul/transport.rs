@@ -26,6 +26,7 @@ const POOL_MAX_IDLE: usize = 4;
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-consul-token");
 
+/// Which agent is asked, and how.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `http://host:port`, `https://host:port`, `unix:/path`, or bare `host:port` for http.
@@ -40,6 +41,22 @@ pub struct Config {
     pub watches: usize,
 }
 
+#[cfg(test)]
+impl Config {
+    /// Makes a configuration that tests change to their needs.
+    pub fn at(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
+            prefix: "hermes".to_owned(),
+            watches: 1,
+        }
+    }
+}
+
+/// What an `https` agent is verified by and shown.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
     /// PEM bundle that replaces the system's roots.
@@ -233,28 +250,17 @@ mod tests {
     use super::super::ErrorKind;
     use super::*;
 
-    fn config(address: &str) -> Config {
-        Config {
-            address: address.to_owned(),
-            token: None,
-            token_file: None,
-            tls: TlsOptions::default(),
-            prefix: "hermes".to_owned(),
-            watches: 1,
-        }
-    }
-
     #[test]
     fn segments_are_encoded() {
         let transport =
-            Transport::new(&config("http://a"), Arc::new(|_, _, _| {})).expect("a client");
+            Transport::new(&Config::at("http://a"), Arc::new(|_, _, _| {})).expect("a client");
         let url = transport.url(["agent", "service", "a/b ?ü"]);
         assert_eq!(url.path(), "/v1/agent/service/a%2Fb%20%3F%C3%BC");
     }
 
     #[test]
     fn a_token_never_shows_itself() {
-        let mut config = config("http://a");
+        let mut config = Config::at("http://a");
         config.token = Some(Secret::new("s3cret"));
         assert!(!format!("{config:?}").contains("s3cret"));
         config.token = Some(Secret::new("s3c\nret"));
@@ -273,7 +279,8 @@ mod tests {
         let observe: Observe = Arc::new(move |_, outcome, _| {
             *seen.lock().expect("no panic") = Some(outcome);
         });
-        let transport = Transport::new(&config(&address.to_string()), observe).expect("a client");
+        let transport =
+            Transport::new(&Config::at(&address.to_string()), observe).expect("a client");
         let serve = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut asked = [0; 1024];

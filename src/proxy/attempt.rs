@@ -199,37 +199,6 @@ fn log(report: &Report, took: Duration) {
 mod tests {
     use super::*;
     use crate::spool;
-    use crate::task::{Id, Reporter, SlaLevel};
-
-    fn report() -> Box<Report> {
-        let id = |text| Id::parse(text).unwrap();
-        Box::new(Report {
-            call_id: id("call-1"),
-            task_id: id("task-1"),
-            step_id: id("step-1"),
-            parent_step: None,
-            attempt: 1,
-            state: State::Pending,
-            states: Vec::new(),
-            reporter: Reporter::Callee,
-            agent: "fraud-detection-v1.0".into(),
-            agent_version: "1.0.0".into(),
-            instance: "fraud-7401".into(),
-            deadline_at: Timestamp::now(),
-            duration_ms: 0,
-            input_digest: None,
-            output_digest: None,
-            degraded: false,
-            undelivered: false,
-            error: None,
-            detail: None,
-            sla_level: SlaLevel::P2,
-            scenario: None,
-            requester: None,
-            trace_id: String::new(),
-            application: "fraud".into(),
-        })
-    }
 
     #[tokio::test]
     async fn an_attempts_history_begins_with_its_request() {
@@ -247,7 +216,12 @@ mod tests {
         });
         // The body took its time, or the first use of a contract did.
         let began = Instant::now() - Duration::from_secs(2);
-        let mut attempt = Attempt::begin(recorder, Arc::default(), report(), began);
+        let mut attempt = Attempt::begin(
+            recorder,
+            Arc::default(),
+            Box::new(Report::sample("call-1")),
+            began,
+        );
         attempt.advance(State::Dispatched);
         attempt.advance(State::Executing);
         attempt.settle(State::Completed, None).await;

@@ -172,22 +172,14 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consul::{Client, Config, TlsOptions};
+    use crate::consul::{Client, Config};
     use crate::telemetry::metrics::Sidecar;
     use tokio::time::sleep;
     use tokio_util::task::TaskTracker;
 
     /// A directory whose Consul is not there: nothing listens at port 1.
     async fn alone() -> Arc<Directory> {
-        let config = Config {
-            address: "http://127.0.0.1:1".to_owned(),
-            token: None,
-            token_file: None,
-            tls: TlsOptions::default(),
-            prefix: "hermes".to_owned(),
-            watches: 1,
-        };
-        let client = Client::new(config, Arc::new(|_, _, _| {})).unwrap();
+        let client = Client::new(Config::at("http://127.0.0.1:1"), Arc::new(|_, _, _| {})).unwrap();
         let metrics = Arc::new(Sidecar::new("test"));
         Directory::open(client, metrics, None, TaskTracker::new()).await
     }
