@@ -45,7 +45,7 @@ Examples:
   hermes-sidecar demo                        everything on this machine, nothing to set up
   hermes-sidecar run -c hermes.toml          a sidecar beside a service
   hermes-sidecar run -- ./nightly-import     a batch job with a sidecar that ends with it
-  hermes-sidecar task 01a22f95-8175-700f     what became of a task"
+  hermes-sidecar task order-17               what became of a task"
 )]
 struct Cli {
     #[command(subcommand)]
