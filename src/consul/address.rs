@@ -20,40 +20,21 @@ impl Address {
     /// Reads an address in any form that Consul itself takes.
     pub(super) fn parse(config: &Config) -> Result<Address, Error> {
         let text = config.address.trim();
-        let unusable = |reason: &str| Error::Address {
+        let unusable = |reason: String| Error::Address {
             address: text.to_owned(),
-            reason: reason.to_owned(),
+            reason,
         };
         if let Some(path) = text.strip_prefix("unix:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if !path.starts_with('/') {
-                return Err(unusable("the socket's path is not absolute"));
-            }
-            let base =
-                Url::parse("http://localhost/").map_err(|error| unusable(&error.to_string()))?;
+            let socket = socket(path).map_err(unusable)?;
+            // A request needs some host; through a socket none is looked up.
+            let base = Url::parse("http://localhost/");
             return Ok(Address {
-                base,
-                socket: Some(PathBuf::from(path)),
+                base: base.map_err(|error| unusable(error.to_string()))?,
+                socket: Some(socket),
                 dial: None,
             });
         }
-        let full = if text.contains("://") {
-            text.to_owned()
-        } else {
-            format!("http://{text}")
-        };
-        let mut base = Url::parse(&full).map_err(|error| unusable(&error.to_string()))?;
-        if !matches!(base.scheme(), "http" | "https") {
-            return Err(unusable(
-                "it begins with neither http://, https:// nor unix:",
-            ));
-        }
-        if !matches!(base.path(), "" | "/") || base.query().is_some() {
-            return Err(unusable("it has a path; only host and port are expected"));
-        }
-        if !base.username().is_empty() || base.password().is_some() {
-            return Err(unusable("it carries credentials; use a token"));
-        }
+        let mut base = base(text).map_err(unusable)?;
         let mut dial = None;
         if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
             let host = base
@@ -63,7 +44,7 @@ impl Address {
                 .to_owned();
             dial = Some(Dial { host });
             base.set_host(Some(name))
-                .map_err(|error| unusable(&format!("TLS server name: {error}")))?;
+                .map_err(|error| unusable(format!("TLS server name: {error}")))?;
         }
         Ok(Address {
             base,
@@ -71,6 +52,35 @@ impl Address {
             dial,
         })
     }
+}
+
+/// Takes the path behind `unix:`, with or without two slashes of its own.
+fn socket(path: &str) -> Result<PathBuf, String> {
+    let path = path.strip_prefix("//").unwrap_or(path);
+    match path.starts_with('/') {
+        true => Ok(PathBuf::from(path)),
+        false => Err("the socket's path is not absolute".to_owned()),
+    }
+}
+
+/// Reads a URL, or `HOST:PORT` for plain HTTP; says what is wrong with anything else.
+fn base(text: &str) -> Result<Url, String> {
+    let full = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http://{text}")
+    };
+    let base = Url::parse(&full).map_err(|error| error.to_string())?;
+    let refused = if !matches!(base.scheme(), "http" | "https") {
+        "it begins with neither http://, https:// nor unix:"
+    } else if !matches!(base.path(), "" | "/") || base.query().is_some() {
+        "it has a path; only host and port are expected"
+    } else if !base.username().is_empty() || base.password().is_some() {
+        "it carries credentials; use a token"
+    } else {
+        return Ok(base);
+    };
+    Err(refused.to_owned())
 }
 
 /// Connects to `host` whatever name the URL has: that one is for TLS.
