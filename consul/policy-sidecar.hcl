@@ -21,7 +21,7 @@ node_prefix "" {
   policy = "read"
 }
 
-# Reads every contract, the indexes and the canary ratios.
+# Reads every contract and the indexes.
 key_prefix "hermes/" {
   policy = "read"
 }

@@ -1,6 +1,7 @@
 //! Routes of the admin listeners.
 
 use super::{Check, Command, House};
+use crate::task::Problem;
 use crate::telemetry::log;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -64,7 +65,7 @@ async fn guard(State(house): State<Arc<House>>, request: Request, next: Next) ->
 
 fn problem(status: StatusCode, kind: &str, detail: &str) -> Response {
     let body = json!({
-        "type": format!("urn:hermes:problem:{kind}"),
+        "type": format!("{}{kind}", Problem::TYPE),
         "title": status.canonical_reason().unwrap_or("Error"),
         "status": status.as_u16(),
         "detail": detail,

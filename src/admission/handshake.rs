@@ -67,7 +67,8 @@ impl Handshake {
 
 /// Makes a contract of what an application hands out: the one place that knows its forms.
 ///
-/// The route tells which of an OpenAPI document's contracts it is. Compiling a large one takes milliseconds of a processor.
+/// The route tells which of an OpenAPI document's contracts it is. Compiling a large one takes
+/// milliseconds of a processor.
 pub fn contract_of(reply: &[u8], method: &str, path: &str) -> Result<Arc<Compiled>, Error> {
     let wanted = Wanted {
         agent: None,

@@ -36,7 +36,7 @@ pub struct Config {
     /// Fields that every request carries.
     pub headers: HeaderMap,
     pub speaks: Speaks,
-    /// Nothing: `/hermes/health`, then `/hermes/heartbeat`, then a bare connection.
+    /// Nothing: `/hermes/health`, then `/hermes/heartbeat`, then whether it answers at all.
     pub path: Option<String>,
     pub interval: Duration,
     pub timeout: Duration,

@@ -7,8 +7,9 @@ use crate::identity::web;
 use crate::socket::{ClientTls, Endpoint, Place, Speaks};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The most that is read of a file with header fields.
@@ -18,7 +19,7 @@ const MOST_BYTES: usize = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum HeadersError {
     #[error("read the file")]
-    Read(#[source] std::io::Error),
+    Read(#[source] io::Error),
     #[error("the file is longer than {MOST_BYTES} bytes")]
     TooLong,
     #[error("line {0} is not `Name: value`")]
@@ -76,8 +77,11 @@ pub fn headers(application: &Application) -> Result<HeaderMap, Error> {
     })
 }
 
-fn read(path: &PathBuf) -> Result<HeaderMap, HeadersError> {
-    let text = std::fs::read_to_string(path).map_err(HeadersError::Read)?;
+fn read(path: &Path) -> Result<HeaderMap, HeadersError> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(HeadersError::Read)?;
     let mode = std::fs::metadata(path).map_err(HeadersError::Read)?;
     if mode.permissions().mode() & 0o004 != 0 {
         tracing::warn!(
@@ -85,10 +89,11 @@ fn read(path: &PathBuf) -> Result<HeaderMap, HeadersError> {
             "application.upstream_headers_file can be read by every user of this machine"
         );
     }
-    if text.len() > MOST_BYTES {
+    if bytes.len() > MOST_BYTES {
         return Err(HeadersError::TooLong);
     }
-    parse(&text)
+    let text = String::from_utf8(bytes).map_err(io::Error::other);
+    parse(&text.map_err(HeadersError::Read)?)
 }
 
 /// Reads one field a line; empty lines and those that begin with `#` are passed over.
@@ -101,15 +106,14 @@ fn parse(text: &str) -> Result<HeaderMap, HeadersError> {
         }
         let (name, value) = line.split_once(':').ok_or(HeadersError::NoField(number))?;
         let name: HeaderName = name.parse().or(Err(HeadersError::NoField(number)))?;
-        let value: HeaderValue = value
-            .trim()
-            .parse()
-            .or(Err(HeadersError::NoField(number)))?;
         if is_ours(&name) {
             let name = name.to_string();
             return Err(HeadersError::Ours { line: number, name });
         }
-        let mut value = value;
+        let mut value: HeaderValue = value
+            .trim()
+            .parse()
+            .or(Err(HeadersError::NoField(number)))?;
         value.set_sensitive(true);
         headers.append(name, value);
     }
@@ -179,6 +183,16 @@ mod tests {
         assert_eq!(read["authorization"], "Bearer a:b");
         assert!(read["authorization"].is_sensitive());
         assert_eq!(read["x-api-key"], "k");
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vendor.headers");
+        std::fs::write(&path, format!("a: {}", "b".repeat(MOST_BYTES - 3))).unwrap();
+        assert_eq!(read(&path).unwrap()["a"].len(), MOST_BYTES - 3);
+        std::fs::write(&path, format!("a: {}", "b".repeat(MOST_BYTES - 2))).unwrap();
+        assert!(matches!(read(&path), Err(HeadersError::TooLong)));
     }
 
     #[test]

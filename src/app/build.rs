@@ -1,6 +1,6 @@
 //! Putting a sidecar together, bottom-up.
 
-use super::delivery::Delivery;
+use super::delivery::{Delivery, looked_up};
 use super::handshake::Follower;
 use super::ready::Readiness;
 use super::reload::Reload;
@@ -11,16 +11,16 @@ use super::workers::Workers;
 use super::{Error, application, compose};
 use crate::admin::{self, Command};
 use crate::admission::{self, Handshake, Prober};
-use crate::config::{CollectorTarget, ContractSource, Settings, Upstream as Application};
-use crate::consul::{Client, Outcome, Poll};
+use crate::config::{CollectorTarget, Settings, Upstream as Application};
+use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
 use crate::contract::watch::Directory;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
-use crate::proxy::inbound::Inbound;
+use crate::proxy::inbound::{Inbound, Roster};
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
-use crate::reporter::{Shipper, Target, Url};
+use crate::reporter::{Shipper, Target};
 use crate::socket::{self, Listener, Routes, Serve, ServerTls};
 use crate::spool::Spool;
 use crate::store::Store;
@@ -36,6 +36,7 @@ use tokio_util::task::TaskTracker;
 const KEEP_APPLICATION: Duration = Duration::from_secs(4);
 /// Other sidecars close after `idle_timeout`; we let go a little earlier.
 const KEEP_PEERS: f64 = 0.9;
+
 /// The parts of a sidecar while it is put together.
 pub struct Builder {
     settings: Settings,
@@ -109,68 +110,38 @@ impl Builder {
         contracts: Vec<Option<Arc<Compiled>>>,
         sockets: Sockets,
     ) -> Result<Sidecar, Error> {
-        let directory = Directory::open(
-            self.client.clone(),
-            self.metrics.clone(),
-            Some(self.state.clone()),
-            self.background.clone(),
-        )
-        .await;
+        let directory = self.remember().await;
         let recorder = Arc::new(Recorder {
             spool: self.spool.clone(),
             metrics: self.metrics.clone(),
         });
-        let mut readiness = Readiness {
-            lifecycle: self.phase.clone(),
-            spool: self.spool.clone(),
-            directory: directory.clone(),
-            consul_answered: self.consul_answered.clone(),
-            health: None,
-            contracts: watch::Sender::new(Vec::new()).subscribe(),
-        };
+        let mut readiness = self.unready(&directory);
         if let (Some(socket), Some(application)) =
             (sockets.inbound, self.settings.application.upstream.clone())
         {
             self.serve(socket, &application, contracts, &recorder, &mut readiness)?;
         }
         self.call_others(sockets.outbound, &recorder, &directory);
-        let is_registered = |source: &ContractSource| source.file().is_some();
-        if !self
-            .settings
-            .application
-            .contracts
-            .iter()
-            .any(is_registered)
-        {
+        let mut sources = self.settings.application.contracts.iter();
+        if !sources.any(|source| source.file().is_some()) {
             self.ask_consul();
         }
         if let Some(tls) = self.tls.clone() {
             self.start_without_end("TLS watch", tls.watch());
         }
         let readiness = Arc::new(readiness);
-        let (admin, public) = (sockets.admin, sockets.public);
         let reload = Arc::new(Reload::new(self.settings.clone()));
         let commands = self.administer(
-            admin,
-            public,
+            (sockets.admin, sockets.public),
             directory.clone(),
             readiness.clone(),
             reload.clone(),
         );
         let shipper = self.deliver()?;
         self.lifecycle.advance(Phase::Serving);
-        let addresses = self.addresses;
-        let name = self.settings.application.name.as_str();
-        tracing::info!(
-            application = name,
-            instance = self.instance,
-            inbound = addresses.inbound.as_ref().map(|a| a.to_string()),
-            outbound = %addresses.outbound,
-            admin = %addresses.admin,
-            "serving"
-        );
+        self.say_serving();
         Ok(Sidecar {
-            addresses,
+            addresses: self.addresses,
             settings: self.settings,
             lifecycle: self.lifecycle,
             workers: self.workers,
@@ -186,6 +157,41 @@ impl Builder {
             calls: self.calls,
             connections: self.connections,
         })
+    }
+
+    /// Opens the directory with what an earlier process knew.
+    async fn remember(&self) -> Arc<Directory> {
+        Directory::open(
+            self.client.clone(),
+            self.metrics.clone(),
+            Some(self.state.clone()),
+            self.background.clone(),
+        )
+        .await
+    }
+
+    /// Begins readiness for a sidecar without contracts of its own.
+    fn unready(&self, directory: &Arc<Directory>) -> Readiness {
+        Readiness {
+            lifecycle: self.phase.clone(),
+            spool: self.spool.clone(),
+            directory: directory.clone(),
+            consul_answered: self.consul_answered.clone(),
+            health: None,
+            contracts: watch::Sender::new(Vec::new()).subscribe(),
+        }
+    }
+
+    fn say_serving(&self) {
+        let addresses = &self.addresses;
+        tracing::info!(
+            application = self.settings.application.name,
+            instance = self.instance,
+            inbound = addresses.inbound.as_ref().map(|a| a.to_string()),
+            outbound = %addresses.outbound,
+            admin = %addresses.admin,
+            "serving"
+        );
     }
 
     fn listening<S: Serve>(
@@ -251,7 +257,17 @@ impl Builder {
                 None => self.follow(application, at, &serving)?,
             }
         }
-        let config = compose::inbound(&self.settings, &self.boot, serving.roster())?;
+        self.listen_to_peers(socket, application, serving.roster(), recorder)
+    }
+
+    fn listen_to_peers(
+        &mut self,
+        socket: Listener,
+        application: &Application,
+        contracts: watch::Receiver<Roster>,
+        recorder: &Arc<Recorder>,
+    ) -> Result<(), Error> {
+        let config = compose::inbound(&self.settings, &self.boot, contracts)?;
         let endpoint = application::endpoint(&self.settings.application, application)?;
         let upstream = Upstream::new(endpoint, KEEP_APPLICATION, self.background.clone());
         let inbound = Arc::new(Inbound::new(
@@ -324,7 +340,8 @@ impl Builder {
         self.workers.start("outbound listener", listening);
     }
 
-    /// Without contracts (or before they are there) nothing else asks Consul, and readiness wants to know that it is there.
+    /// Without contracts, or before they are there, nothing else asks Consul, and readiness wants
+    /// to know that it is there.
     fn ask_consul(&mut self) {
         let client = self.client.clone();
         let answered = self.consul_answered.clone();
@@ -338,8 +355,7 @@ impl Builder {
 
     fn administer(
         &mut self,
-        socket: Listener,
-        public: Option<Listener>,
+        (socket, public): (Listener, Option<Listener>),
         directory: Arc<Directory>,
         readiness: Arc<Readiness>,
         reload: Arc<Reload>,
@@ -394,7 +410,7 @@ impl Builder {
             Some(CollectorTarget::Url(url)) => {
                 Target::Fixed(url.parse().map_err(|e| Error::Client(Box::new(e)))?)
             }
-            Some(CollectorTarget::Consul(service)) => self.looked_up(service),
+            Some(CollectorTarget::Consul(service)) => looked_up(&self.client, service),
         };
         let config = compose::reporter(&self.settings.spool);
         let (spool, metrics, tls) = (self.spool.clone(), self.metrics.clone(), self.tls.clone());
@@ -402,21 +418,6 @@ impl Builder {
         let shipper = shipper.map_err(|e| Error::Client(Box::new(e)))?;
         let phase = self.phase.clone();
         Ok(Some(Delivery::start(shipper, phase, &mut self.workers)))
-    }
-
-    /// Finds the collector in Consul anew for every round; any passing one will do.
-    fn looked_up(&self, service: &str) -> Target {
-        let (client, service) = (self.client.clone(), service.to_owned());
-        Target::Lookup(Box::new(move || {
-            let (client, service) = (client.clone(), service.clone());
-            Box::pin(async move {
-                let name = client.layout().service(&service);
-                let found = client.health(&name, Poll::NOW).await.ok()?.value;
-                let passing: Vec<_> = found.iter().filter(|i| i.passing).collect();
-                let one = passing.get(fastrand::usize(..passing.len().max(1)))?;
-                Url::parse(&format!("{}://{}", one.proto(), one.authority())).ok()
-            })
-        }))
     }
 
     /// Starts a worker that may end once the process leaves.

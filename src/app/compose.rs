@@ -160,7 +160,6 @@ fn intake(limits: &config::Limits) -> Limits {
             max_depth: limits.max_json_depth,
         },
         body_timeout: limits.body_timeout,
-        stream_idle_timeout: limits.stream_idle_timeout,
     }
 }
 

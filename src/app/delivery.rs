@@ -1,8 +1,9 @@
-//! The reporter while a sidecar runs, and its last round.
+//! The reporter while a sidecar runs, its last round, and where it finds its collector.
 
 use super::workers::Workers;
+use crate::consul::{Client, Poll};
 use crate::lifecycle::{Observer, Phase};
-use crate::reporter::Shipper;
+use crate::reporter::{Shipper, Target, Url};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -39,4 +40,19 @@ impl Delivery {
             tracing::info!(owed, "last delivery done");
         }
     }
+}
+
+/// Finds the collector in Consul anew for every round; any passing one will do.
+pub fn looked_up(client: &Client, service: &str) -> Target {
+    let (client, service) = (client.clone(), service.to_owned());
+    Target::Lookup(Box::new(move || {
+        let (client, service) = (client.clone(), service.clone());
+        Box::pin(async move {
+            let name = client.layout().service(&service);
+            let found = client.health(&name, Poll::NOW).await.ok()?.value;
+            let passing: Vec<_> = found.iter().filter(|i| i.passing).collect();
+            let one = passing.get(fastrand::usize(..passing.len().max(1)))?;
+            Url::parse(&format!("{}://{}", one.proto(), one.authority())).ok()
+        })
+    }))
 }

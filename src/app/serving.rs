@@ -168,9 +168,8 @@ impl Serving {
 
 /// The version and the digest's digits, as metrics show them.
 fn announced(compiled: &Compiled) -> (String, String) {
-    let digest = compiled.digest.to_string();
-    let digits = digest.trim_start_matches("sha-256:").to_owned();
-    (compiled.contract.version.to_string(), digits)
+    let version = compiled.contract.version.to_string();
+    (version, compiled.digest.digits())
 }
 
 fn style(source: &ContractSource) -> Style {

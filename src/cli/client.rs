@@ -48,19 +48,7 @@ pub(super) fn http(base: &str, timeout: Duration) -> Result<reqwest::Client, Fai
     built.map_err(|error| Failure::bug(&error))
 }
 
-fn builder(base: &str, timeout: Duration) -> reqwest::ClientBuilder {
-    let builder = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(timeout);
-    match base.strip_prefix(UNIX) {
-        Some(socket) => builder.unix_socket(socket),
-        None => builder,
-    }
-}
-
-/// The same for one that may want to be shown our certificate, as a collector with `tls` does.
+/// Makes a client, as `http` does, for a collector, which may want to be shown our certificate.
 pub(super) fn collector(
     base: &str,
     timeout: Duration,
@@ -75,6 +63,18 @@ pub(super) fn collector(
         .tls_backend_preconfigured(config)
         .build()
         .map_err(|error| Failure::bug(&error))
+}
+
+fn builder(base: &str, timeout: Duration) -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(timeout);
+    match base.strip_prefix(UNIX) {
+        Some(socket) => builder.unix_socket(socket),
+        None => builder,
+    }
 }
 
 /// Writes the URL of a path below `base`; through a unix socket it needs some host all the same.

@@ -3,6 +3,7 @@
 use super::Desk;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
+use super::sqlite::Recorded;
 use super::view;
 use crate::socket::Peer;
 use crate::store::{FaultKind, StoreError};
@@ -88,7 +89,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = json!({
-            "type": format!("urn:hermes:problem:{}", self.kind),
+            "type": format!("{}{}", Problem::TYPE, self.kind),
             "title": self.title,
             "status": self.status.as_u16(),
             "detail": self.detail,
@@ -148,20 +149,13 @@ async fn report_status(
     request: Request,
 ) -> Result<Json<Receipt>, Refusal> {
     let (parts, body) = request.into_parts();
-    let caller = caller(&parts.extensions);
     let coding = head(&parts.headers)?;
     // The semaphore is never closed.
     let _permit = desk.ingests.acquire().await.ok();
     let body = collect(body).await?;
     let now = Timestamp::now();
-    let known = caller.clone();
-    let read = move || ingest::read(&body, coding, now, known.as_deref());
-    let mut parsed = match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(parsed)) => parsed,
-        Ok(Err(error)) => return Err(unreadable(&error)),
-        Err(_panic) => return Err(Refusal::of(Problem::Internal, "the body could not be read")),
-    };
-    if let Some(caller) = caller {
+    let mut parsed = read(body, coding, now, caller(&parts.extensions)).await?;
+    if let Some(caller) = caller(&parts.extensions) {
         hold_to(&desk, &caller, &mut parsed)?;
     }
     let (indexes, told): (Vec<usize>, Vec<_>) = parsed.taken.into_iter().unzip();
@@ -172,13 +166,39 @@ async fn report_status(
         tracing::error!(error = &error as &dyn Error, "reports could not be stored");
         Refusal::store(&error)
     })?;
+    let reports = indexes.into_iter().zip(ages);
+    Ok(Json(receipt(&desk, parsed.rejected, reports, recorded)))
+}
+
+/// Reads a body, off the threads that answer others.
+async fn read(
+    body: Bytes,
+    coding: Coding,
+    now: Timestamp,
+    caller: Option<Arc<str>>,
+) -> Result<Parsed, Refusal> {
+    let read = move || ingest::read(&body, coding, now, caller.as_deref());
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Ok(parsed)) => Ok(parsed),
+        Ok(Err(error)) => Err(unreadable(&error)),
+        Err(_panic) => Err(Refusal::of(Problem::Internal, "the body could not be read")),
+    }
+}
+
+/// Makes the receipt of what was stored, and counts it.
+fn receipt(
+    desk: &Desk,
+    rejected: Vec<Rejected>,
+    reports: impl Iterator<Item = (usize, Duration)>,
+    recorded: Recorded,
+) -> Receipt {
     let mut receipt = Receipt {
         accepted: 0,
         duplicates: 0,
         conflicts: 0,
-        rejected: parsed.rejected,
+        rejected,
     };
-    for ((index, age), result) in indexes.into_iter().zip(ages).zip(recorded.results) {
+    for ((index, age), result) in reports.zip(recorded.results) {
         match result {
             Ok(Received::Accepted) => {
                 receipt.accepted += 1;
@@ -191,14 +211,14 @@ async fn report_status(
         }
     }
     receipt.rejected.sort_by_key(|rejected| rejected.index);
-    count(&desk, &receipt);
+    count(desk, &receipt);
     for (application, state) in recorded.finished {
         desk.metrics.finished(&application, state);
     }
     for application in recorded.breaks {
         desk.metrics.chain_break(&application);
     }
-    Ok(Json(receipt))
+    receipt
 }
 
 /// Takes out the reports that speak for another application than the one that sends them.

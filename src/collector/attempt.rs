@@ -164,6 +164,19 @@ impl<'a> Attempt<'a> {
         found.map(|told| &told.report)
     }
 
+    /// Returns the contract that was called.
+    pub(super) fn agent(&self) -> &'a str {
+        &self.anyone().agent
+    }
+
+    /// Returns where it ran, as the first reporter that knows it says.
+    pub(super) fn instance(&self) -> &'a str {
+        let known = |report: &'a Report| {
+            Some(report.instance.as_str()).filter(|instance| !instance.is_empty())
+        };
+        self.first(known).unwrap_or_default()
+    }
+
     /// Returns the first value that any reporter gives, the most trusted one first.
     pub(super) fn first<T>(&self, of: impl Fn(&'a Report) -> Option<T>) -> Option<T> {
         self.told.iter().find_map(|told| of(&told.report))
@@ -293,7 +306,6 @@ pub(super) mod tests {
     pub(in crate::collector) struct Sketch(Told);
 
     pub(in crate::collector) fn told(reporter: Reporter, states: &[(State, u64)]) -> Sketch {
-        let id = |text| Id::parse(text).unwrap();
         let at = |(state, at): &(State, u64)| StateAt {
             state: *state,
             at: Timestamp::from_millis(*at),
@@ -301,30 +313,13 @@ pub(super) mod tests {
         let (first, last) = (states[0], states[states.len() - 1]);
         Sketch(Told {
             report: Report {
-                call_id: id("call-1"),
-                task_id: id("task-1"),
-                step_id: id("step-1"),
-                parent_step: None,
-                attempt: 1,
                 state: last.0,
                 states: states.iter().map(at).collect(),
                 reporter,
-                agent: "fraud-detection-v1.0".into(),
-                agent_version: "1.0.0".into(),
-                instance: "fraud-7401".into(),
                 deadline_at: Timestamp::from_millis(first.1 + 500),
                 duration_ms: last.1 - first.1,
-                input_digest: None,
-                output_digest: None,
-                degraded: false,
-                undelivered: false,
-                error: None,
-                detail: None,
-                sla_level: SlaLevel::P2,
-                scenario: None,
-                requester: None,
-                trace_id: String::new(),
                 application: "shop".into(),
+                ..Report::sample("call-1")
             },
             detail: None,
             conflicts: Vec::new(),

@@ -124,7 +124,10 @@ fn report(item: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Told, Str
     let mut report = match serde_json::from_slice::<Report>(item) {
         Ok(report) => report,
         Err(error) => match serde_json::from_slice::<Short>(item) {
-            Ok(short) => match short.of(caller).complete(now, sha256) {
+            Ok(short) => match short
+                .of(caller)
+                .complete(now, |bytes| Digest::of(bytes).digits())
+            {
                 // Only a full report has another reporter; then its own error is the one to tell.
                 Err(Unfit::Reporter) => return Err(error.to_string()),
                 completed => completed.map_err(|unfit| unfit.to_string())?,
@@ -139,11 +142,6 @@ fn report(item: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Told, Str
     };
     check(&told.report)?;
     Ok(told)
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    let digest = Digest::of(bytes).to_string();
-    digest.trim_start_matches("sha-256:").to_owned()
 }
 
 fn check(report: &Report) -> Result<(), String> {

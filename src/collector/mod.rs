@@ -14,6 +14,8 @@ mod ingest;
 mod list;
 mod retention;
 mod sqlite;
+mod step;
+mod verdict;
 mod view;
 
 #[cfg(test)]

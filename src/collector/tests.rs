@@ -1,3 +1,5 @@
+//! The collector from its door to its file.
+
 use super::attempt::Told;
 use super::attempt::tests::told;
 use super::*;

@@ -1,12 +1,12 @@
-//! What one look at a task shows: its state, a verdict in plain words, every step and attempt.
+//! What one look at a task shows: its state, its verdict, every step and attempt.
 //!
 //! A pure function of the reports and the present time.
 
-use super::attempt::{Attempt, CallSummary, Told, attempts, newest, summarise};
+use super::attempt::{Attempt, Told};
+use super::step::{Step, ended_at, leading, steps};
+use super::verdict::verdict;
 use crate::task::{Failure, Id, Reporter, State, StateAt, Timestamp};
 use serde::Serialize;
-use std::collections::HashSet;
-use std::time::Duration;
 
 #[derive(Debug, Serialize)]
 pub(super) struct TaskView<'a> {
@@ -80,25 +80,9 @@ struct BreakView<'a> {
     callee: &'a str,
 }
 
-/// One call with its reports merged.
-struct Step<'a> {
-    call: CallSummary,
-    attempts: Vec<Attempt<'a>>,
-}
-
 /// Assembles the view from all reports of one task, grouped by call; `None` without any.
 pub(super) fn task<'a>(calls: &'a [Vec<Told>], now: Timestamp) -> Option<TaskView<'a>> {
-    let step = |told: &'a Vec<Told>| {
-        Some(Step {
-            call: summarise(told)?,
-            attempts: attempts(told),
-        })
-    };
-    let mut steps: Vec<Step<'a>> = calls.iter().filter_map(step).collect();
-    steps.sort_by(|a, b| {
-        let (a, b) = (&a.call, &b.call);
-        (a.started_at, &a.call_id).cmp(&(b.started_at, &b.call_id))
-    });
+    let steps = steps(calls);
     let task_id = &calls.first()?.first()?.report.task_id;
     let leading = leading(&steps)?;
     let is_open = steps.iter().any(Step::is_open);
@@ -118,37 +102,6 @@ pub(super) fn task<'a>(calls: &'a [Vec<Told>], now: Timestamp) -> Option<TaskVie
         },
         steps: steps.iter().map(StepView::of).collect(),
     })
-}
-
-impl<'a> Step<'a> {
-    fn is_open(&self) -> bool {
-        self.call.ended_at.is_none()
-    }
-
-    /// Names the step, what ran it and where, as far as that is known.
-    fn name(&self) -> String {
-        let attempt = newest(&self.attempts);
-        let agent = attempt.map_or("", |attempt| attempt.agent());
-        match attempt.map(|attempt| attempt.instance()) {
-            Some(instance) if !instance.is_empty() => {
-                format!("step {} ({agent} on {instance})", self.call.step_id)
-            }
-            _ => format!("step {} ({agent})", self.call.step_id),
-        }
-    }
-}
-
-impl<'a> Attempt<'a> {
-    fn agent(&self) -> &'a str {
-        &self.anyone().agent
-    }
-
-    fn instance(&self) -> &'a str {
-        let known = |report: &'a crate::task::Report| {
-            Some(report.instance.as_str()).filter(|instance| !instance.is_empty())
-        };
-        self.first(known).unwrap_or_default()
-    }
 }
 
 impl<'a> StepView<'a> {
@@ -188,23 +141,6 @@ impl<'a> AttemptView<'a> {
     }
 }
 
-/// Returns the step whose state is the task's: the newest open one, else the last root.
-fn leading<'s, 'a>(steps: &'s [Step<'a>]) -> Option<&'s Step<'a>> {
-    let open = steps.iter().rev().find(|step| step.is_open());
-    let root = || {
-        let mut newest_first = steps.iter().rev();
-        newest_first.find(|step| step.call.is_root())
-    };
-    open.or_else(root).or(steps.last())
-}
-
-/// Returns when the last step ended; an application's own word may come any time later.
-fn ended_at(steps: &[Step<'_>]) -> Option<Timestamp> {
-    let of_sidecars = steps.iter().filter(|step| step.call.by_sidecar);
-    let last = of_sidecars.filter_map(|step| step.call.ended_at).max();
-    last.or_else(|| steps.iter().filter_map(|step| step.call.ended_at).max())
-}
-
 fn breaks<'a>(steps: &[Step<'a>]) -> Vec<BreakView<'a>> {
     let mut breaks = Vec::new();
     for step in steps {
@@ -220,105 +156,6 @@ fn breaks<'a>(steps: &[Step<'a>]) -> Vec<BreakView<'a>> {
         }
     }
     breaks
-}
-
-fn verdict(
-    steps: &[Step<'_>],
-    leading: &Step<'_>,
-    started_at: Timestamp,
-    now: Timestamp,
-) -> String {
-    if leading.is_open() {
-        return open_verdict(leading, now);
-    }
-    let Some(attempt) = newest(&leading.attempts) else {
-        return String::new();
-    };
-    if leading.call.state == State::Completed {
-        let took = text(started_at.age(ended_at(steps).unwrap_or(started_at)));
-        let count = match steps.len() {
-            1 => "1 step".to_owned(),
-            count => format!("{count} steps"),
-        };
-        let late = attempt
-            .late
-            .then_some("; its caller had already given up (late)");
-        let degraded = leading.call.degraded;
-        let degraded = degraded.then_some("; degraded: a fallback answered");
-        let marks = [late, degraded].map(Option::unwrap_or_default).concat();
-        return format!("completed in {took} over {count}{marks}");
-    }
-    let culprit = culprit(steps, leading);
-    let name = culprit.name();
-    let attempt = newest(&culprit.attempts).unwrap_or(attempt);
-    let reason = match attempt.error() {
-        Some(error) if error.detail.is_empty() => error.title.clone(),
-        Some(error) => format!("{}: {}", error.title, error.detail),
-        None => String::new(),
-    };
-    let end = match attempt.state {
-        State::Timeout => {
-            let took = text(Duration::from_millis(attempt.decisive.duration_ms));
-            let silent = attempt.by(Reporter::Callee).is_none() && !attempt.instance().is_empty();
-            let silent = silent.then_some("; the callee's sidecar has said nothing");
-            format!(
-                "{name} ran out of time after {took}{}",
-                silent.unwrap_or_default()
-            )
-        }
-        State::FailedValidation => format!("{name} failed a contract check"),
-        _ => format!("{name} failed"),
-    };
-    let retried = match culprit.attempts.len() {
-        0 | 1 => String::new(),
-        count => format!(", {count} attempts"),
-    };
-    match reason.as_str() {
-        "" => format!("{}: {end}{retried}", leading.call.state),
-        reason => format!("{}: {end}{retried} ({reason})", leading.call.state),
-    }
-}
-
-fn open_verdict(step: &Step<'_>, now: Timestamp) -> String {
-    let name = step.name();
-    let state = step.call.state;
-    let since = newest(&step.attempts).map(Attempt::started_at);
-    let since = text(since.unwrap_or(now).age(now));
-    let overdue = step.call.deadline_at.age(now);
-    if overdue.is_zero() {
-        format!("{state}: {name} for {since}")
-    } else {
-        format!(
-            "{state}: {name} is {} past its deadline and nobody has reported its end",
-            text(overdue)
-        )
-    }
-}
-
-/// Follows the failure from a step down to the step where it began.
-fn culprit<'s, 'a>(steps: &'s [Step<'a>], from: &'s Step<'a>) -> &'s Step<'a> {
-    let mut culprit = from;
-    let mut visited = HashSet::from([&from.call.step_id]);
-    loop {
-        let newest_first = steps.iter().rev();
-        let below = newest_first
-            .filter(|step| step.call.parent_step.as_ref() == Some(&culprit.call.step_id))
-            .find(|step| step.call.state != State::Completed);
-        match below {
-            // Ids come from outside; a circle ends the search.
-            Some(step) if visited.insert(&step.call.step_id) => culprit = step,
-            _ => return culprit,
-        }
-    }
-}
-
-fn text(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    match millis {
-        0..10_000 => format!("{millis} ms"),
-        10_000..120_000 => format!("{} s", millis / 1000),
-        _ => format!("{} min", millis / 60_000),
-    }
 }
 
 #[cfg(test)]

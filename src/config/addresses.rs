@@ -13,7 +13,8 @@ use super::{Source, layers, secure};
 use crate::identity::tls;
 use crate::socket::Address;
 
-/// Base URLs without a slash at the end, or `unix:/PATH`; `None` where the port is only known to the process itself.
+/// Base URLs without a slash at the end, or `unix:/PATH`; `None` where the port is only known to
+/// the process itself.
 #[derive(Debug, Clone)]
 pub struct Addresses {
     pub admin: Option<String>,

@@ -139,13 +139,13 @@ pub static KEYS: &[Key] = &[
     key("application.upstream", Kind::Upstream, r#""""#, "where the application listens: http://HOST:PORT, https://HOST:PORT or unix:/PATH; empty: it only calls others"),
     key("application.upstream_headers_file", Kind::File, r#""""#, "file of `Name: value` lines that every request to the upstream carries, such as its credentials"),
     key("application.upstream_ca", Kind::File, r#""""#, "roots, beside the system's, that an https upstream may be certified by"),
-    key("application.protocol", Kind::Choice(&["http1", "h2c", "same"]), r#""http1""#, "what the application speaks"),
+    key("application.protocol", Kind::Choice(&["http1", "h2c", "same"]), r#""http1""#, "what the application speaks; same: as the request came, which gRPC needs"),
     key("application.instance", Kind::Id, r#""""#, "name of this copy, stable over restarts; empty: host name and inbound port"),
     key("application.region", Kind::Text(128), r#""""#, "where this copy runs"),
     key("application.tags", Kind::Texts, "[]", "further tags of the registration"),
     key("application.team", Kind::Team, r#""""#, "owning team, without `team-`"),
     key("application.weight", Kind::Count(1, 1000), "100", "share of the traffic relative to other copies"),
-    key("application.health", Kind::UrlPath, r#""""#, "health path; empty: /hermes/health, then /hermes/heartbeat, then a TCP connect"),
+    key("application.health", Kind::UrlPath, r#""""#, "health path; empty: /hermes/health, then /hermes/heartbeat, then whether it answers at all"),
     key("application.health_interval", Kind::Length(100, HOUR), r#""5s""#, "time between health checks"),
     key("application.health_timeout", Kind::Length(10, 10 * MINUTE), r#""1s""#, "longest wait for a health answer"),
     key("application.health_failures", Kind::Count(1, 1000), "2", "failed checks in a row that make it unhealthy"),
@@ -160,15 +160,15 @@ pub static KEYS: &[Key] = &[
     key("application.contract[].validate.output", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a reply that breaks the contract leads to"),
     key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call, as their certificates have them; `*` for all"),
 
-    key("inbound.listen", Kind::Listen, r#""0.0.0.0:7401""#, "where peers call"),
+    key("inbound.listen", Kind::Listen, r#""0.0.0.0:7401""#, "where peers call: IP:PORT or unix:/PATH"),
     key("inbound.advertise", Kind::Advertise, r#""""#, "host, port or host:port given to others; empty: the node address Consul knows"),
-    key("inbound.passthrough", Kind::UrlPrefixes, "[]", "path prefixes proxied unvalidated"),
+    key("inbound.passthrough", Kind::UrlPrefixes, "[]", "path prefixes that go to the application unchecked"),
     key("inbound.trust_context", Kind::TrustContext, r#""any""#, "whose Hermes-* headers are believed: any, mtls or a list of networks; with TLS mtls unless told otherwise"),
 
-    key("outbound.listen", Kind::LocalListen, r#""127.0.0.1:7402""#, "where the application calls others"),
+    key("outbound.listen", Kind::LocalListen, r#""127.0.0.1:7402""#, "where the application calls others: a loopback address or unix:/PATH"),
     key("outbound.allow_hosts", Kind::Hosts, "[]", "hosts that may be called beside *.hermes, unchecked: HOST, HOST:PORT or *.SUFFIX"),
 
-    key("admin.listen", Kind::LocalListen, r#""127.0.0.1:7403""#, "where the operator asks and commands"),
+    key("admin.listen", Kind::LocalListen, r#""127.0.0.1:7403""#, "where the operator asks and commands: a loopback address or unix:/PATH"),
     key("admin.public_listen", Kind::OptionalListen, r#""""#, "second, read-only listener: /metrics /live /ready; empty: none"),
 
     key("limits.max_body_bytes", Kind::Count(1, 1024 * MIB), "4194304", "largest body of a contract call"),
@@ -179,8 +179,8 @@ pub static KEYS: &[Key] = &[
     key("limits.header_timeout", Kind::Length(1, HOUR), r#""10s""#, "longest wait for a head, from its first byte"),
     key("limits.body_timeout", Kind::Length(1, HOUR), r#""30s""#, "longest wait for a body"),
     key("limits.idle_timeout", Kind::Length(1, DAY), r#""60s""#, "longest idle time of a connection"),
-    key("limits.stream_idle_timeout", Kind::Length(1, DAY), r#""300s""#, "longest silence within a passed-through stream"),
-    key("limits.drain_delay", Kind::Length(0, 10 * MINUTE), r#""3s""#, "how long everything is served after SIGTERM"),
+    key("limits.stream_idle_timeout", Kind::Length(1, DAY), r#""300s""#, "longest silence of a stream that is passed through, and longest wait for a reader to take some of its answer"),
+    key("limits.drain_delay", Kind::Length(0, 10 * MINUTE), r#""3s""#, "how long everything is still served after SIGTERM, or a drain before it, until callers have heard"),
     key("limits.drain_timeout", Kind::Length(1, HOUR), r#""30s""#, "longest wait for running calls to end"),
 
     key("consul.address", Kind::ConsulAddress, r#""http://127.0.0.1:8500""#, "the Consul agent"),
@@ -237,7 +237,7 @@ pub static KEYS: &[Key] = &[
 
     key("collector.listen", Kind::Listen, r#""127.0.0.1:7410""#, "where reports and questions arrive"),
     key("collector.store", Kind::Store, r#""""#, "database of tasks; empty: collector.db in the state directory"),
-    key("collector.token_file", Kind::File, r#""""#, "file with the bearer token that senders must show"),
+    key("collector.token_file", Kind::File, r#""""#, "file with the bearer token that senders must show; under TLS a certificate will do, too"),
     key("collector.retention", Kind::Length(MINUTE, 3650 * DAY), r#""30d""#, "how long tasks are kept"),
     key("collector.consul", Kind::Flag, "true", "register as hermes-collector"),
 ];

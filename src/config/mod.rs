@@ -10,6 +10,7 @@ mod address;
 mod addresses;
 mod assemble;
 mod consul_env;
+mod contracts;
 mod env;
 mod file;
 mod keys;

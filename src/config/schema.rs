@@ -75,7 +75,7 @@ fn of_kind(kind: Kind) -> Value {
             of_words(kind, json!({}))
         }
         Kind::TrustContext => {
-            json!({"anyOf": [{"enum": ["any"]}, {"type": "array", "items": {"type": "string"}}]})
+            json!({"anyOf": [{"enum": ["any", "mtls"]}, {"type": "array", "items": {"type": "string"}}]})
         }
         Kind::Table => json!({"type": "object"}),
         Kind::Name | Kind::Team => json!({"type": "string", "pattern": NAME, "maxLength": 63}),

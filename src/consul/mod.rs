@@ -9,6 +9,7 @@
 //! - calls that make the local agent write go out one at a time: it queues them anyway
 //! - elsewhere: which services and keys exist and what they mean (`route`, `admission`)
 
+mod address;
 mod answer;
 mod client;
 mod error;
@@ -17,6 +18,7 @@ mod kv;
 mod layout;
 mod observe;
 mod service;
+mod token;
 mod transport;
 pub mod watch;
 

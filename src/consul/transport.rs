@@ -1,19 +1,19 @@
-//! The HTTP exchange with the agent: address, TLS, token, limits, what is observed.
+//! The HTTP exchange with the agent: TLS, limits, what is observed.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, StatusCode, Url};
 use tokio::time::Instant;
 
 use crate::identity::Secret;
 
+use super::address::Address;
 use super::error::Error;
 use super::observe::{Observe, Operation, Outcome};
+use super::token::TokenSource;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Past the ~7 s for which an agent without a leader holds a call, and past several such calls
@@ -24,9 +24,9 @@ const POOL_IDLE: Duration = Duration::from_secs(90);
 const POOL_MAX_IDLE: usize = 4;
 /// Largest answer we read: a prefix of 64 contracts of the largest size, in base64.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
-const MAX_TOKEN_BYTES: u64 = 4096;
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-consul-token");
 
+/// Which agent is asked, and how.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `http://host:port`, `https://host:port`, `unix:/path`, or bare `host:port` for http.
@@ -41,6 +41,22 @@ pub struct Config {
     pub watches: usize,
 }
 
+#[cfg(test)]
+impl Config {
+    /// Makes a configuration that tests change to their needs.
+    pub fn at(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            token: None,
+            token_file: None,
+            tls: TlsOptions::default(),
+            prefix: "hermes".to_owned(),
+            watches: 1,
+        }
+    }
+}
+
+/// What an `https` agent is verified by and shown.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
     /// PEM bundle that replaces the system's roots.
@@ -62,20 +78,6 @@ impl Default for TlsOptions {
             verify: true,
         }
     }
-}
-
-/// Returns the token as a header shows it, or nothing where it is empty.
-fn header(token: &Secret) -> Result<Option<HeaderValue>, Error> {
-    let text = token.reveal().trim();
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let mut value = HeaderValue::from_str(text).map_err(|_error| Error::Invalid {
-        what: "the token".to_owned(),
-        problems: vec!["it holds characters that a header cannot carry".to_owned()],
-    })?;
-    value.set_sensitive(true);
-    Ok(Some(value))
 }
 
 /// What came back, whatever the status.
@@ -194,85 +196,6 @@ impl Transport {
     }
 }
 
-/// Where to connect and what to call it.
-struct Address {
-    base: Url,
-    socket: Option<PathBuf>,
-    /// Set when the name in `base` is only TLS's.
-    dial: Option<Dial>,
-}
-
-impl Address {
-    fn parse(config: &Config) -> Result<Address, Error> {
-        let text = config.address.trim();
-        let unusable = |reason: &str| Error::Address {
-            address: text.to_owned(),
-            reason: reason.to_owned(),
-        };
-        if let Some(path) = text.strip_prefix("unix:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if !path.starts_with('/') {
-                return Err(unusable("the socket's path is not absolute"));
-            }
-            let base =
-                Url::parse("http://localhost/").map_err(|error| unusable(&error.to_string()))?;
-            return Ok(Address {
-                base,
-                socket: Some(PathBuf::from(path)),
-                dial: None,
-            });
-        }
-        let full = if text.contains("://") {
-            text.to_owned()
-        } else {
-            format!("http://{text}")
-        };
-        let mut base = Url::parse(&full).map_err(|error| unusable(&error.to_string()))?;
-        if !matches!(base.scheme(), "http" | "https") {
-            return Err(unusable(
-                "it begins with neither http://, https:// nor unix:",
-            ));
-        }
-        if !matches!(base.path(), "" | "/") || base.query().is_some() {
-            return Err(unusable("it has a path; only host and port are expected"));
-        }
-        if !base.username().is_empty() || base.password().is_some() {
-            return Err(unusable("it carries credentials; use a token"));
-        }
-        let mut dial = None;
-        if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
-            let host = base
-                .host_str()
-                .unwrap_or_default()
-                .trim_matches(['[', ']'])
-                .to_owned();
-            dial = Some(Dial { host });
-            base.set_host(Some(name))
-                .map_err(|error| unusable(&format!("TLS server name: {error}")))?;
-        }
-        Ok(Address {
-            base,
-            socket: None,
-            dial,
-        })
-    }
-}
-
-/// Connects to `host` whatever name the URL has: that one is for TLS.
-struct Dial {
-    host: String,
-}
-
-impl reqwest::dns::Resolve for Dial {
-    fn resolve(&self, _name: reqwest::dns::Name) -> reqwest::dns::Resolving {
-        let host = self.host.clone();
-        Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
-            Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
-        })
-    }
-}
-
 fn with_tls(
     mut builder: reqwest::ClientBuilder,
     tls: &TlsOptions,
@@ -309,7 +232,7 @@ fn with_tls(
     }
 }
 
-fn read(what: &'static str, path: &PathBuf) -> Result<Vec<u8>, Error> {
+pub(super) fn read(what: &'static str, path: &PathBuf) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File {
         what,
         path: path.clone(),
@@ -317,71 +240,9 @@ fn read(what: &'static str, path: &PathBuf) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// The token for the next call.
-enum TokenSource {
-    Fixed(Option<HeaderValue>),
-    File {
-        path: PathBuf,
-        seen: Mutex<TokenFile>,
-    },
-}
-
-#[derive(Clone)]
-struct TokenFile {
-    stamp: Option<(SystemTime, u64)>,
-    header: Option<HeaderValue>,
-}
-
-impl TokenSource {
-    fn new(config: &Config) -> Result<TokenSource, Error> {
-        let Some(path) = config.token_file.clone() else {
-            let fixed = config.token.as_ref().map(header).transpose()?;
-            return Ok(TokenSource::Fixed(fixed.flatten()));
-        };
-        let text = read("token file", &path)?;
-        let header = token_of(&text)?;
-        // No stamp yet: the first call looks again, so nothing written in between is missed.
-        let seen = Mutex::new(TokenFile {
-            stamp: None,
-            header,
-        });
-        Ok(TokenSource::File { path, seen })
-    }
-
-    /// Gives the present token; a file that cannot be read leaves the last one in use, since a
-    /// rotation may replace it by unlinking first.
-    async fn current(&self) -> Result<Option<HeaderValue>, Error> {
-        let (path, seen) = match self {
-            TokenSource::Fixed(header) => return Ok(header.clone()),
-            TokenSource::File { path, seen } => (path, seen),
-        };
-        let last = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Ok(stat) = tokio::fs::metadata(path).await else {
-            return Ok(last.header);
-        };
-        let stamp = stat.modified().ok().map(|modified| (modified, stat.len()));
-        if stamp == last.stamp || stat.len() > MAX_TOKEN_BYTES {
-            return Ok(last.header);
-        }
-        let Ok(text) = tokio::fs::read(path).await else {
-            return Ok(last.header);
-        };
-        let header = token_of(&text)?;
-        *seen.lock().unwrap_or_else(PoisonError::into_inner) = TokenFile {
-            stamp,
-            header: header.clone(),
-        };
-        Ok(header)
-    }
-}
-
-fn token_of(text: &[u8]) -> Result<Option<HeaderValue>, Error> {
-    header(&Secret::new(String::from_utf8_lossy(text)))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -389,73 +250,17 @@ mod tests {
     use super::super::ErrorKind;
     use super::*;
 
-    fn config(address: &str) -> Config {
-        Config {
-            address: address.to_owned(),
-            token: None,
-            token_file: None,
-            tls: TlsOptions::default(),
-            prefix: "hermes".to_owned(),
-            watches: 1,
-        }
-    }
-
-    #[test]
-    fn addresses_are_read_as_consul_reads_them() {
-        let cases = [
-            (
-                "http://127.0.0.1:8500",
-                Some("http://127.0.0.1:8500/"),
-                None,
-            ),
-            ("https://consul:8501/", Some("https://consul:8501/"), None),
-            ("127.0.0.1:8500", Some("http://127.0.0.1:8500/"), None),
-            ("http://[::1]:8500", Some("http://[::1]:8500/"), None),
-            (
-                "unix:/run/a.sock",
-                Some("http://localhost/"),
-                Some("/run/a.sock"),
-            ),
-            (
-                "unix:///run/a.sock",
-                Some("http://localhost/"),
-                Some("/run/a.sock"),
-            ),
-            ("unix:a.sock", None, None),
-            ("ftp://a", None, None),
-            ("http://a/path", None, None),
-            ("http://me:secret@a", None, None),
-            ("", None, None),
-        ];
-        for (text, base, socket) in cases {
-            let parsed = Address::parse(&config(text)).ok();
-            let found = parsed.as_ref().map(|address| address.base.as_str());
-            assert_eq!(found, base, "{text:?}");
-            let found = parsed.and_then(|address| address.socket);
-            assert_eq!(found, socket.map(PathBuf::from), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_server_name_is_for_tls_alone() {
-        let mut config = config("https://[::1]:8501");
-        config.tls.server_name = Some("server.dc1.consul".to_owned());
-        let address = Address::parse(&config).expect("an address");
-        assert_eq!(address.base.as_str(), "https://server.dc1.consul:8501/");
-        assert_eq!(address.dial.map(|dial| dial.host).as_deref(), Some("::1"));
-    }
-
     #[test]
     fn segments_are_encoded() {
         let transport =
-            Transport::new(&config("http://a"), Arc::new(|_, _, _| {})).expect("a client");
+            Transport::new(&Config::at("http://a"), Arc::new(|_, _, _| {})).expect("a client");
         let url = transport.url(["agent", "service", "a/b ?ü"]);
         assert_eq!(url.path(), "/v1/agent/service/a%2Fb%20%3F%C3%BC");
     }
 
     #[test]
     fn a_token_never_shows_itself() {
-        let mut config = config("http://a");
+        let mut config = Config::at("http://a");
         config.token = Some(Secret::new("s3cret"));
         assert!(!format!("{config:?}").contains("s3cret"));
         config.token = Some(Secret::new("s3c\nret"));
@@ -474,7 +279,8 @@ mod tests {
         let observe: Observe = Arc::new(move |_, outcome, _| {
             *seen.lock().expect("no panic") = Some(outcome);
         });
-        let transport = Transport::new(&config(&address.to_string()), observe).expect("a client");
+        let transport =
+            Transport::new(&Config::at(&address.to_string()), observe).expect("a client");
         let serve = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut asked = [0; 1024];

@@ -22,7 +22,6 @@ use super::answer::{Answer, Poll};
 use super::client::Client;
 use super::error::Error;
 use super::instance::Instance;
-use super::kv::KvEntry;
 use crate::backoff::Backoff;
 use pace::{Bucket, random_up_to};
 
@@ -131,23 +130,6 @@ impl Client {
         watch(self.budget().clone(), options, move |poll| {
             let (client, prefix) = (client.clone(), prefix.clone());
             async move { client.kv_keys(&prefix, poll).await }
-        })
-    }
-
-    /// Watches a prefix with its values. Keep some key below it: an empty prefix wakes on
-    /// unrelated writes.
-    pub fn watch_prefix(
-        &self,
-        prefix: &str,
-        options: Options,
-    ) -> (
-        watch::Receiver<Seen<Vec<KvEntry>>>,
-        impl Future<Output = ()> + Send + use<>,
-    ) {
-        let (client, prefix) = (self.clone(), prefix.to_owned());
-        watch(self.budget().clone(), options, move |poll| {
-            let (client, prefix) = (client.clone(), prefix.clone());
-            async move { client.kv_list(&prefix, poll).await }
         })
     }
 }

@@ -6,11 +6,13 @@
 
 mod fields;
 pub mod header;
+mod ids;
 mod path;
 mod text;
 mod trace;
 
 pub use fields::{AgentName, Differs, Fields, Malformed};
+pub use ids::Ids;
 pub use path::{Member, Path};
 pub use text::{boolean, list_of_text, text};
 pub use trace::Trace;

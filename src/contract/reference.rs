@@ -13,7 +13,7 @@ pub const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// The metaschema's own documents begin like this.
 const DIALECT_BASE: &str = "https://json-schema.org/draft/2020-12/";
 /// How many schemas may be reached along references from the root.
-pub const MAX_BRANCHES: u64 = 10_000;
+const MAX_BRANCHES: u64 = 10_000;
 /// How many references may follow each other; counting, compiling and checking all recurse.
 const MAX_CHAIN: usize = 128;
 

@@ -1,3 +1,5 @@
+//! Contracts from bytes to digests.
+
 use std::sync::Arc;
 
 use serde_json::json;

@@ -195,6 +195,12 @@ fn check(value: Value, service: &Service, default_id: String) -> Result<CheckDef
     if definition.name.is_empty() {
         definition.name = format!("Service '{}' check", service.name);
     }
+    definition.kind = kind(fields)?;
+    Ok(definition)
+}
+
+/// Takes what a check does; its fields end with that.
+fn kind(mut fields: Fields) -> Result<Kind, Refusal> {
     let (url, ttl, interval) = (
         fields.text("HTTP")?,
         fields.duration("TTL")?,
@@ -202,35 +208,26 @@ fn check(value: Value, service: &Service, default_id: String) -> Result<CheckDef
     );
     let (method, timeout) = (fields.text("Method")?, fields.duration("Timeout")?);
     fields.finish()?;
-    definition.kind = match (ttl, interval) {
-        (Some(_), Some(_)) => {
-            return Err(Refusal::bad(
-                "Invalid check: Interval and TTL cannot both be specified",
-            ));
-        }
-        (Some(ttl), None) if url.is_empty() => Kind::Ttl(ttl),
-        (None, Some(interval)) if !url.is_empty() => Kind::Http {
+    match (ttl, interval) {
+        (Some(_), Some(_)) => Err(Refusal::bad(
+            "Invalid check: Interval and TTL cannot both be specified",
+        )),
+        (Some(ttl), None) if url.is_empty() => Ok(Kind::Ttl(ttl)),
+        (None, Some(interval)) if !url.is_empty() => Ok(Kind::Http {
             url,
-            method: if method.is_empty() {
-                "GET".to_owned()
-            } else {
-                method
-            },
+            method: Some(method)
+                .filter(|method| !method.is_empty())
+                .unwrap_or_else(|| "GET".to_owned()),
             interval,
             timeout: timeout.unwrap_or(Duration::from_secs(10)),
-        },
-        _ if url.is_empty() => {
-            return Err(Refusal::bad(
-                "Invalid check: TTL must be > 0 for TTL checks",
-            ));
-        }
-        _ => {
-            return Err(Refusal::bad(
-                "Invalid check: Interval must be > 0 for Script, HTTP, or TCP checks",
-            ));
-        }
-    };
-    Ok(definition)
+        }),
+        _ if url.is_empty() => Err(Refusal::bad(
+            "Invalid check: TTL must be > 0 for TTL checks",
+        )),
+        _ => Err(Refusal::bad(
+            "Invalid check: Interval must be > 0 for Script, HTTP, or TCP checks",
+        )),
+    }
 }
 
 /// An object whose keys are taken one by one; what is left over at the end was not known.

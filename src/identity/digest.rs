@@ -32,6 +32,12 @@ impl Digest {
         &self.0
     }
 
+    /// Returns the 64 hex digits alone.
+    pub fn digits(&self) -> String {
+        let mut text = self.to_string();
+        text.split_off(PREFIX.len())
+    }
+
     /// Writes the digest as the value of a `Content-Digest` header.
     pub fn to_content_digest(&self) -> String {
         let item = ItemSerializer::new().bare_item(self.0.as_slice()).finish();
@@ -137,6 +143,7 @@ mod tests {
     #[test]
     fn known_digests() {
         assert_eq!(Digest::of(b"abc").to_string(), ABC);
+        assert_eq!(Digest::of(b"abc").digits(), &ABC[8..]);
         // The example of RFC 9530, appendix B.1.
         assert_eq!(
             Digest::of(b"{\"hello\": \"world\"}\n").to_content_digest(),

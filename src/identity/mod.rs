@@ -1,6 +1,9 @@
-//! Proofs of who and what: digests of bytes, certificates of peers, secrets that stay out of logs.
+//! Who and what is believed: digests of bytes, certificates of peers, hosts and networks, secrets
+//! that stay out of logs.
 //!
-//! All cryptography comes from the one provider (`aws-lc-rs`).
+//! - all cryptography comes from the one provider (`aws-lc-rs`)
+//! - a name counts where a certificate proves it, never because a message says it
+//! - elsewhere: sockets and their handshakes (`socket`), what a name may do (`proxy`)
 
 mod digest;
 mod hosts;

@@ -1,4 +1,4 @@
-//! Networks, whose context headers are believed, and who may call.
+//! Whose context headers are believed, by network or by certificate, and who may call a contract.
 
 use std::net::IpAddr;
 use std::str::FromStr;

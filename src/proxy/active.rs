@@ -4,7 +4,7 @@
 //! header; the call then inherits what belongs to the task. Never a guess: where more than one
 //! step fits, the call joins the task without a parent.
 
-use crate::context::{Fields, Member, Path};
+use crate::context::{Fields, Ids, Member, Path};
 use crate::task::{Deadline, Id, SlaLevel, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +54,7 @@ impl Step {
         reason = "one value per field of the context"
     )]
     pub fn new(
-        ids: (Id, Id, Id, u32),
+        ids: Ids,
         agent: String,
         began_at: Timestamp,
         fields: &Fields,
@@ -63,12 +63,11 @@ impl Step {
         path: Path,
         trace_id: Option<Id>,
     ) -> Self {
-        let (task_id, step_id, call_id, attempt) = ids;
         Self {
-            task_id,
-            step_id,
-            call_id,
-            attempt,
+            task_id: ids.task_id,
+            step_id: ids.step_id,
+            call_id: ids.call_id,
+            attempt: ids.attempt,
             agent,
             began_at,
             sla_level: fields.sla_level.unwrap_or_default(),
@@ -228,8 +227,14 @@ mod tests {
             Timestamp::now(),
             [0; 32],
         );
+        let ids = Ids {
+            task_id: id(task),
+            step_id: id(step),
+            call_id: id(&format!("call-{step}")),
+            attempt: 1,
+        };
         Step::new(
-            (id(task), id(step), id(&format!("call-{step}")), 1),
+            ids,
             "a-b-v1.0".to_owned(),
             Timestamp::now(),
             &Fields::default(),

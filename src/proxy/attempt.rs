@@ -89,7 +89,7 @@ impl Attempt {
     }
 
     /// Reports the present state of an attempt that takes its time.
-    pub fn still_open(&self) {
+    fn still_open(&self) {
         if let Some(report) = &self.report {
             let mut report = (**report).clone();
             self.fill(&mut report);
@@ -147,6 +147,29 @@ impl Drop for Attempt {
     }
 }
 
+/// An attempt while its exchange is under way.
+pub struct Following<'a> {
+    pub attempt: &'a mut Attempt,
+    /// What is sent goes to the application itself; of one behind another sidecar the answer tells
+    /// whether it was reached.
+    pub executes: bool,
+}
+
+impl Following<'_> {
+    /// Hears that the connection was there `after` this long, and that bytes go out on it now.
+    pub fn sending(&mut self, after: Duration) {
+        self.attempt.recorder.metrics.phase(Phase::Connect, after);
+        if self.executes {
+            self.attempt.advance(State::Executing);
+        }
+    }
+
+    /// Hears that the answer takes its time.
+    pub fn waiting(&mut self) {
+        self.attempt.still_open();
+    }
+}
+
 /// Turns a deadline into the wall-clock instant that people read.
 pub fn deadline_at(deadline: Deadline) -> Timestamp {
     Timestamp::now().plus(deadline.left(Instant::now()))
@@ -177,37 +200,6 @@ fn log(report: &Report, took: Duration) {
 mod tests {
     use super::*;
     use crate::spool;
-    use crate::task::{Id, Reporter, SlaLevel};
-
-    fn report() -> Box<Report> {
-        let id = |text| Id::parse(text).unwrap();
-        Box::new(Report {
-            call_id: id("call-1"),
-            task_id: id("task-1"),
-            step_id: id("step-1"),
-            parent_step: None,
-            attempt: 1,
-            state: State::Pending,
-            states: Vec::new(),
-            reporter: Reporter::Callee,
-            agent: "fraud-detection-v1.0".into(),
-            agent_version: "1.0.0".into(),
-            instance: "fraud-7401".into(),
-            deadline_at: Timestamp::now(),
-            duration_ms: 0,
-            input_digest: None,
-            output_digest: None,
-            degraded: false,
-            undelivered: false,
-            error: None,
-            detail: None,
-            sla_level: SlaLevel::P2,
-            scenario: None,
-            requester: None,
-            trace_id: String::new(),
-            application: "fraud".into(),
-        })
-    }
 
     #[tokio::test]
     async fn an_attempts_history_begins_with_its_request() {
@@ -225,7 +217,12 @@ mod tests {
         });
         // The body took its time, or the first use of a contract did.
         let began = Instant::now() - Duration::from_secs(2);
-        let mut attempt = Attempt::begin(recorder, Arc::default(), report(), began);
+        let mut attempt = Attempt::begin(
+            recorder,
+            Arc::default(),
+            Box::new(Report::sample("call-1")),
+            began,
+        );
         attempt.advance(State::Dispatched);
         attempt.advance(State::Executing);
         attempt.settle(State::Completed, None).await;

@@ -1,13 +1,14 @@
 //! Holding bodies against a contract, and digests against bodies.
 
-use super::respond::Trouble;
+use super::respond::{Timing, Trouble};
 use crate::context::header;
 use crate::contract::guard::{self, Refusal, RefusalKind};
-use crate::contract::{Validator, Violations};
+use crate::contract::{Compiled, Validator, Violations};
 use crate::identity::Digest;
 use crate::task::Problem;
-use crate::telemetry::metrics::{Contract, Side, Sidecar, Validation};
+use crate::telemetry::metrics::{Contract, Phase, Side, Sidecar, Validation};
 use http::HeaderMap;
+use tokio::time::Instant;
 
 /// Bodies above this are checked off the threads that move other traffic along.
 const LARGE: usize = 256 * 1024;
@@ -26,7 +27,7 @@ pub enum Mode {
 
 /// What is needed to check a body and to count the result.
 pub struct Check<'a> {
-    pub validator: &'a Validator,
+    pub contract: &'a Compiled,
     pub limits: &'a guard::Limits,
     pub side: Side,
     pub mode: Mode,
@@ -41,8 +42,21 @@ enum Fault {
 }
 
 impl Check<'_> {
-    /// Checks a body; in `Warn` mode a violation is only told to the log and the counters.
-    pub fn run(&self, body: &[u8]) -> Result<(), Trouble> {
+    /// Checks a body and notes the time it took; in `Warn` mode a violation is only told to the
+    /// log and the counters.
+    pub fn run(&self, body: &[u8], timing: &mut Timing) -> Result<(), Trouble> {
+        let started = Instant::now();
+        let checked = self.judge(body);
+        let phase = match self.side {
+            Side::Input => Phase::ValidateInput,
+            Side::Output => Phase::ValidateOutput,
+        };
+        self.metrics.phase(phase, started.elapsed());
+        timing.validate += started.elapsed();
+        checked
+    }
+
+    fn judge(&self, body: &[u8]) -> Result<(), Trouble> {
         if self.mode == Mode::Off {
             self.meters.validated(self.side, Validation::Skipped);
             return Ok(());
@@ -73,19 +87,26 @@ impl Check<'_> {
         }
     }
 
+    fn validator(&self) -> &Validator {
+        match self.side {
+            Side::Input => &self.contract.input,
+            Side::Output => &self.contract.output,
+        }
+    }
+
     fn look_at(&self, body: &[u8]) -> Result<(), Fault> {
         let document = match guard::parse(body, self.limits) {
             Ok(document) => document,
             // A reply without content stands for null where the contract accepts that.
             Err(refusal) if self.is_empty_output(&refusal) => {
                 return match guard::parse(b"null", self.limits) {
-                    Ok(null) if self.validator.check(&null).is_ok() => Ok(()),
+                    Ok(null) if self.validator().check(&null).is_ok() => Ok(()),
                     _ => Err(Fault::Refused(refusal)),
                 };
             }
             Err(refusal) => return Err(Fault::Refused(refusal)),
         };
-        self.validator.check(&document).map_err(Fault::Violates)
+        self.validator().check(&document).map_err(Fault::Violates)
     }
 
     fn is_empty_output(&self, refusal: &Refusal) -> bool {

@@ -1,5 +1,6 @@
 //! Sending a request to an upstream within a deadline.
 
+use super::attempt::{Following, STILL_OPEN};
 use super::body::{self, Body};
 use super::respond::Trouble;
 use super::upstream::{Error, Lease, Unsent, Upstream};
@@ -68,7 +69,7 @@ pub enum Failed {
 
 impl Failed {
     /// Says whether bytes of the request may have reached the upstream.
-    pub fn may_have_executed(&self) -> bool {
+    fn may_have_executed(&self) -> bool {
         !matches!(self, Failed::Unreachable(_) | Failed::LateToConnect)
     }
 
@@ -143,26 +144,15 @@ fn short_of_body(error: &Error) -> Option<Trouble> {
     Some(Trouble::new(problem, detail).executed(true))
 }
 
-/// Hears how an exchange gets on.
-pub trait Progress: Send {
-    /// Bytes are about to go out on an open connection.
-    fn sending(&mut self);
-    /// The answer takes its time.
-    fn waiting(&mut self) {}
-    /// The connection was there after this long.
-    fn connected(&mut self, _after: Duration) {}
-}
-
 /// Sends `request` and reads the whole answer, at most `max` bytes of it.
 ///
-/// `patience` is after how long `progress` hears that the answer takes its time.
+/// An answer that takes longer than `STILL_OPEN` is said to be waited for.
 pub async fn exchange(
     upstream: &Arc<Upstream>,
     (request, speaks): (Request<Body>, Speaks),
     deadline: Deadline,
     max: usize,
-    patience: Duration,
-    progress: &mut impl Progress,
+    mut following: Following<'_>,
 ) -> Result<Answer, Failed> {
     let asked = Instant::now();
     let leased = tokio::time::timeout_at(deadline.instant(), upstream.lease(speaks)).await;
@@ -170,14 +160,13 @@ pub async fn exchange(
         Err(_elapsed) => return Err(Failed::LateToConnect),
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
-    progress.connected(asked.elapsed());
-    progress.sending();
+    following.sending(asked.elapsed());
     let mut answering = std::pin::pin!(answer(upstream, lease, request, max));
-    let soon = deadline.instant().min(asked + patience);
+    let soon = deadline.instant().min(asked + STILL_OPEN);
     if let Ok(answered) = tokio::time::timeout_at(soon, answering.as_mut()).await {
         return answered;
     }
-    progress.waiting();
+    following.waiting();
     match tokio::time::timeout_at(deadline.instant(), answering).await {
         Ok(answered) => answered,
         Err(_elapsed) => Err(Failed::Late),

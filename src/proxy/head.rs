@@ -1,5 +1,6 @@
 //! Checks on a request's head that hold for every listener.
 
+use super::headers;
 use super::respond::Trouble;
 use super::target;
 use crate::identity::Authority;
@@ -40,6 +41,17 @@ pub fn check(head: &Parts, limits: &Limits) -> Result<(), Trouble> {
         return Err(Trouble::new(Problem::BadRequest, detail));
     }
     Ok(())
+}
+
+/// Refuses a request that has passed this listener before; `pseudonym` is its name in `Via`.
+pub fn check_loop(headers: &HeaderMap, pseudonym: &HeaderValue) -> Result<(), Trouble> {
+    match headers::has_passed(headers, pseudonym) {
+        true => Err(Trouble::new(
+            Problem::Loop,
+            "the request has passed this listener before",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Refuses a request that is too large with what the sidecar has added: who reads it next has

@@ -23,7 +23,6 @@ pub struct Limits {
     pub max_body_bytes: usize,
     pub body: guard::Limits,
     pub body_timeout: Duration,
-    pub stream_idle_timeout: Duration,
 }
 
 /// Where a call's input comes from.

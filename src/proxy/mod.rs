@@ -1,4 +1,10 @@
-//! The two data-path listeners.
+//! The two listeners of the data path: what peers call, and what the application calls others
+//! through.
+//!
+//! - bodies of contract calls are held whole and checked; all else streams through unread
+//! - every request ends in one answer, and every attempt in one report
+//! - `respond` alone turns a failure into status, problem body and state
+//! - elsewhere: sockets and HTTP on them (`socket`), who may serve a call (`route`)
 
 mod active;
 mod attempt;

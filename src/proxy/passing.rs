@@ -18,7 +18,6 @@ use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as HttpBody, Incoming};
 use hyper::upgrade::OnUpgrade;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A request on its way out.
 pub struct Passing {
@@ -41,32 +40,26 @@ impl Passing {
     /// Turns a received request into the one that goes out; the target is the received one.
     ///
     /// Context fields of ours are taken off; who sends it on adds those that are believed.
-    pub fn new(
-        mut head: Parts,
-        body: Incoming,
-        target: &str,
-        trace: &Trace,
-        silence: Duration,
-        proxy: &HeaderValue,
-    ) -> Self {
+    pub fn new(mut head: Parts, body: Incoming, trace: &Trace, way: &Way<'_>) -> Self {
         let is_framed = is_framed(&head, &body);
+        let target = head.uri.path_and_query().cloned();
         let protocol = headers::upgrade_of(&head.headers).filter(|_| !is_framed);
         let downstream = head.extensions.remove::<OnUpgrade>();
         let place = head.extensions.remove::<Occupied>();
         let body = match is_framed {
-            true => Body::stream(body, silence, None),
+            true => Body::stream(body, way.tunnels.silence, None),
             false => Body::empty(),
         };
         let mut request = Request::new(body);
         *request.method_mut() = head.method;
-        *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
+        *request.uri_mut() = target.map(Uri::from).unwrap_or_default();
         let mut out = head.headers;
         headers::settle_host(&mut out, &head.uri);
         headers::strip_hop_by_hop(&mut out);
         headers::strip_context(&mut out);
         out.remove(EXPECT);
         trace.write(&mut out);
-        headers::add_via(&mut out, head.version, proxy);
+        headers::add_via(&mut out, head.version, way.proxy);
         let asked = match (protocol, downstream) {
             (Some(protocol), Some(downstream)) => {
                 out.insert(CONNECTION, HeaderValue::from_static("upgrade"));

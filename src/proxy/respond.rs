@@ -97,7 +97,7 @@ struct ProblemBody<'a> {
 pub fn trouble(trouble: &Trouble, names: &Fields, proxy: &HeaderValue) -> Response<Body> {
     let problem = trouble.problem;
     let body = ProblemBody {
-        r#type: format!("urn:hermes:problem:{}", problem.as_str()),
+        r#type: format!("{}{}", Problem::TYPE, problem.as_str()),
         title: problem.title(),
         status: problem.status(),
         detail: &trouble.detail,

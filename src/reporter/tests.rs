@@ -1,6 +1,8 @@
+//! The reporter against a collector that answers as it is told.
+
 use super::*;
 use crate::spool::{self, Durability, Mode};
-use crate::task::{Id, Report, Reporter, SlaLevel, State};
+use crate::task::{Report, Reporter, State};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State as Shared;
@@ -172,30 +174,11 @@ fn taken(accepted: usize, duplicates: usize, rejected: &str) -> Response {
 
 fn report(call: &str) -> Report {
     Report {
-        call_id: Id::parse(call).unwrap(),
-        task_id: Id::parse("task-1").unwrap(),
-        step_id: Id::parse("step-1").unwrap(),
-        parent_step: None,
-        attempt: 1,
         state: State::Completed,
-        states: Vec::new(),
         reporter: Reporter::Caller,
-        agent: "fraud-detection-v1.0".into(),
-        agent_version: "1.0.0".into(),
         instance: String::new(),
-        deadline_at: Timestamp::from_millis(0),
-        duration_ms: 12,
-        input_digest: None,
-        output_digest: None,
-        degraded: false,
-        undelivered: false,
-        error: None,
-        detail: None,
-        sla_level: SlaLevel::P2,
-        scenario: None,
-        requester: None,
-        trace_id: String::new(),
         application: "shop".into(),
+        ..Report::sample(call)
     }
 }
 

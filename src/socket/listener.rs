@@ -86,15 +86,12 @@ impl Listener {
             }
             Listener::Unix(unix) => (Stream::Unix(unix.listener.accept().await?.0), None),
         };
-        let name = None;
-        Ok((
-            stream,
-            Peer {
-                address,
-                name,
-                secured: false,
-            },
-        ))
+        let peer = Peer {
+            address,
+            name: None,
+            secured: false,
+        };
+        Ok((stream, peer))
     }
 }
 

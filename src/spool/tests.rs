@@ -1,5 +1,7 @@
+//! What the spool keeps, gives and forgets.
+
 use super::*;
-use crate::task::{Id, Reporter, SlaLevel, State, StateAt};
+use crate::task::{Id, State, StateAt};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use tempfile::TempDir;
@@ -39,30 +41,10 @@ impl Place {
 fn report(call: &str, state: State) -> Report {
     let at = Timestamp::from_millis(1_700_000_000_000);
     Report {
-        call_id: Id::parse(call).unwrap(),
-        task_id: Id::parse("task-1").unwrap(),
-        step_id: Id::parse("step-1").unwrap(),
-        parent_step: None,
-        attempt: 1,
         state,
         states: vec![StateAt { state, at }],
-        reporter: Reporter::Callee,
-        agent: "fraud-detection-v1.0".into(),
-        agent_version: "1.0.0".into(),
-        instance: "fraud-7401".into(),
         deadline_at: at,
-        duration_ms: 12,
-        input_digest: None,
-        output_digest: None,
-        degraded: false,
-        undelivered: false,
-        error: None,
-        detail: None,
-        sla_level: SlaLevel::P2,
-        scenario: None,
-        requester: None,
-        trace_id: String::new(),
-        application: "fraud".into(),
+        ..Report::sample(call)
     }
 }
 

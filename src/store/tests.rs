@@ -1,3 +1,5 @@
+//! The store over crashes, damage, and a disk that does not keep up.
+
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicUsize;

@@ -91,6 +91,9 @@ const TABLE: [Row; 32] = [
 ];
 
 impl Problem {
+    /// How the `type` of every problem begins; KIND follows.
+    pub const TYPE: &str = "urn:hermes:problem:";
+
     /// Returns every kind once.
     pub fn all() -> impl Iterator<Item = Problem> {
         TABLE.iter().map(|row| row.0)

@@ -128,3 +128,37 @@ pub struct Report {
     pub trace_id: String,
     pub application: String,
 }
+
+#[cfg(test)]
+impl Report {
+    /// Makes a report that tests change to their needs: a first attempt, as its callee sees it.
+    pub fn sample(call: &str) -> Self {
+        let id = |text| Id::parse(text).unwrap();
+        Self {
+            call_id: id(call),
+            task_id: id("task-1"),
+            step_id: id("step-1"),
+            parent_step: None,
+            attempt: 1,
+            state: State::Pending,
+            states: Vec::new(),
+            reporter: Reporter::Callee,
+            agent: "fraud-detection-v1.0".into(),
+            agent_version: "1.0.0".into(),
+            instance: "fraud-7401".into(),
+            deadline_at: Timestamp::from_millis(0),
+            duration_ms: 12,
+            input_digest: None,
+            output_digest: None,
+            degraded: false,
+            undelivered: false,
+            error: None,
+            detail: None,
+            sla_level: SlaLevel::P2,
+            scenario: None,
+            requester: None,
+            trace_id: String::new(),
+            application: "fraud".into(),
+        }
+    }
+}

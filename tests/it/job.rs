@@ -36,6 +36,19 @@ fn invoke() -> String {
     )
 }
 
+/// Returns a folder from which `run` finds its settings, on ports that are free.
+fn configured(consul: &Consul, log_filter: &str) -> TempDir {
+    let folder = TempDir::with_prefix("hermes-job-").unwrap();
+    let config = format!(
+        "[application]\nname = \"job\"\n[outbound]\nlisten = \"127.0.0.1:0\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n[consul]\naddress = \"{}\"\n\
+         [log]\nfilter = \"{log_filter}\"\n",
+        consul.address()
+    );
+    std::fs::write(folder.path().join("hermes.toml"), config).unwrap();
+    folder
+}
+
 fn job(script: &str) -> Setup {
     Sidecar::named("job").command(&["sh", "-c", script])
 }
@@ -159,13 +172,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 #[tokio::test]
 async fn a_key_pressed_at_the_terminal_is_heard_once() {
     let consul = Consul::start().await;
-    let folder = TempDir::with_prefix("hermes-job-").unwrap();
-    let config = format!(
-        "[application]\nname = \"job\"\n[outbound]\nlisten = \"127.0.0.1:0\"\n\
-         [admin]\nlisten = \"127.0.0.1:0\"\n[consul]\naddress = \"{}\"\n",
-        consul.address()
-    );
-    std::fs::write(folder.path().join("hermes.toml"), config).unwrap();
+    let folder = configured(&consul, "info");
     // A signal passed on as well would come within this second.
     let script = "trap 'echo INT >>heard' INT; : >up; while [ ! -s heard ]; do sleep 0.05; done\n\
                   sleep 1; cp heard told; while :; do sleep 0.05; done";
@@ -286,13 +293,7 @@ async fn a_command_that_cannot_be_started_is_named() {
 #[tokio::test]
 async fn the_commands_streams_are_the_callers() {
     let consul = Consul::start().await;
-    let folder = TempDir::with_prefix("hermes-job-").unwrap();
-    let config = format!(
-        "[application]\nname = \"job\"\n[outbound]\nlisten = \"127.0.0.1:0\"\n\
-         [admin]\nlisten = \"127.0.0.1:0\"\n[consul]\naddress = \"{}\"\n[log]\nfilter = \"off\"\n",
-        consul.address()
-    );
-    std::fs::write(folder.path().join("hermes.toml"), config).unwrap();
+    let folder = configured(&consul, "off");
     // `-o json` after the two dashes is the command's own.
     let mut running = Command::new(program::hermes())
         .args(["run", "--", "sh", "-c", "cat; echo \"$1 $2\" >&2; exit 5"])

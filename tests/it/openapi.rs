@@ -1,7 +1,7 @@
 //! Contracts are OpenAPI documents for whoever wants them so, and OpenAPI documents contracts.
 
 use crate::support::application::{Answer, Application};
-use crate::support::client::client;
+use crate::support::client::{client, get_text};
 use crate::support::consul::Consul;
 use crate::support::contract;
 use crate::support::program;
@@ -166,15 +166,7 @@ async fn a_contract_comes_back_from_the_document_that_is_served() {
         .contract(body.clone(), "POST", "/api/v1/risk")
         .start_unready()
         .await;
-    let url = format!("{}/hermes/openapi.json", sidecar.inbound_url());
-    let document = client()
-        .get(&url)
-        .send()
-        .await
-        .unwrap()
-        .text()
-        .await
-        .unwrap();
+    let document = get_text(&format!("{}/hermes/openapi.json", sidecar.inbound_url())).await;
     let folder = TempDir::new().unwrap();
     let file = written(&folder, "openapi.json", &document);
 

@@ -1,7 +1,7 @@
 //! Somebody else's API behind https becomes an agent, with credentials that callers never see.
 
 use crate::support::authority::Authority;
-use crate::support::client::client;
+use crate::support::client::{client, get_text};
 use crate::support::consul::Consul;
 use crate::support::contract;
 use crate::support::road::{ROUTE, patient_contract};
@@ -156,15 +156,7 @@ async fn a_vendor_whose_certificate_is_not_trusted_is_not_called() {
     let setup = beside(&vendor, folder.path(), &foreign, &consul);
     let sidecar = setup.start_unready().await;
     wait_until(WITHIN, "reason why it is not ready", async || {
-        let url = format!("{}/ready", sidecar.admin_url());
-        let checks = client()
-            .get(url)
-            .send()
-            .await
-            .unwrap()
-            .text()
-            .await
-            .unwrap();
+        let checks = get_text(&format!("{}/ready", sidecar.admin_url())).await;
         checks.contains("certificate")
     })
     .await;

@@ -1,3 +1,5 @@
+//! What the guard lets through, and what it says of the rest.
+
 use std::thread;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Every rule of the lint, with place and remedy.
+
 use serde_json::json;
 
 use super::*;

@@ -4,9 +4,10 @@ use http::Method;
 use serde_json::{Map, Value};
 
 use super::{
+    budget::Budget,
     convert::Said,
     document::{Document, step},
-    gather::{Budget, Direction, Found, Gather, Moved},
+    gather::{Direction, Found, Gather, Moved},
     operation::{EXTENSION, Operation},
     origin::Origins,
 };

@@ -2,65 +2,23 @@
 //!
 //! - only what is used moves, each once; a circle stays a circle of references
 //! - inside a schema with its own `$id`, `#/…` means that schema and stays as it is
-//! - the work of all operations together is bounded
+//! - elsewhere: how much all operations together may hold (`budget`)
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
 use super::{
+    budget::Budget,
     convert::{Conversion, Said},
     document::{Dialect, Document, lost},
     embed,
     origin::Origins,
 };
 use crate::contract::{
-    Problem,
     keyword::{self, Holds},
     pointer::Pointer,
 };
-
-/// How many JSON values, long texts counted by their length, all contracts of a document may hold.
-const MAX_VALUES: usize = 1 << 18;
-/// So many bytes of text count as one value more.
-const BYTES: usize = 16;
-
-/// What may still be copied out of a document: moved definitions count each time.
-#[derive(Debug)]
-pub struct Budget(usize);
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self(MAX_VALUES)
-    }
-}
-
-impl Budget {
-    /// Takes a copy, if there is room.
-    pub fn copy(&mut self, value: &Value, at: &str, said: &mut Said) -> Option<Value> {
-        self.take(weight(value), at, said).then(|| value.clone())
-    }
-
-    /// Takes the work of looking through a value.
-    pub fn look(&mut self, value: &Value, at: &str, said: &mut Said) -> bool {
-        self.take(weight(value), at, said)
-    }
-
-    fn take(&mut self, values: usize, at: &str, said: &mut Said) -> bool {
-        if let Some(left) = self.0.checked_sub(values) {
-            self.0 = left;
-            return true;
-        }
-        self.0 = 0;
-        let is_said = |problem: &Problem| problem.rule == "oversize";
-        if !said.faults.as_slice().iter().any(is_said) {
-            let what = format!("the contracts hold more than {MAX_VALUES} values together");
-            let remedy = "split the document, or make the schemas smaller";
-            said.fault("oversize", at, &what, remedy);
-        }
-        false
-    }
-}
 
 /// Which way bodies of a schema travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -369,18 +327,4 @@ fn at_place(place: &str) -> Pointer {
         at.push(&name.replace("~1", "/").replace("~0", "~"));
     }
     at
-}
-
-/// Counts the JSON values in one, and what its texts weigh.
-fn weight(value: &Value) -> usize {
-    match value {
-        Value::String(text) => 1 + text.len() / BYTES,
-        Value::Array(items) => 1 + items.iter().map(weight).sum::<usize>(),
-        Value::Object(members) => {
-            let members = members.iter();
-            let all = members.map(|(name, value)| name.len() / BYTES + weight(value));
-            1 + all.sum::<usize>()
-        }
-        _ => 1,
-    }
 }

@@ -9,6 +9,7 @@
 //! - a contract that was written by `Description` and is read back has the same digest
 //! - elsewhere: how a contract says the same natively (`read`), who serves the document (`proxy`)
 
+mod budget;
 mod convert;
 mod describe;
 mod document;
@@ -29,8 +30,8 @@ pub use origin::Origins;
 pub use parts::{parameters, problem_response, responses};
 
 use super::{Compiled, Contract, Problem, Problems};
+use budget::Budget;
 use document::Document;
-use gather::Budget;
 use operation::Operation;
 
 /// A contract from a document, with the route that the document gives it.

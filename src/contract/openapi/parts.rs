@@ -201,7 +201,7 @@ fn problems() -> Value {
 /// The schema of problem bodies (RFC 9457).
 fn problem() -> Value {
     let mut types: Vec<_> = Problem::all()
-        .map(|problem| format!("urn:hermes:problem:{}", problem.as_str()))
+        .map(|problem| format!("{}{}", Problem::TYPE, problem.as_str()))
         .collect();
     types.sort();
     types.dedup();

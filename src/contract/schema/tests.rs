@@ -1,3 +1,5 @@
+//! What is valid, and what is said where it is not.
+
 use serde_json::json;
 
 use super::*;

@@ -7,11 +7,11 @@
 //! - at most `MOST_FAMILIES` are followed; a further one is refused, not watched
 
 use super::minors::Minors;
+use super::usage::Usage;
 use super::{Directory, FIRST_USE, Refused, UNUSED, UNUSED_ABSENT};
 use crate::consul::watch::{Options, Seen};
 use crate::contract::{ContractId, Range};
 use arc_swap::ArcSwap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -25,8 +25,7 @@ pub struct Family {
     range: Range,
     ids: ArcSwap<Vec<ContractId>>,
     heard: watch::Receiver<Heard>,
-    asked_at: Instant,
-    used_at: AtomicU64,
+    usage: Usage,
 }
 
 /// What Consul has said so far.
@@ -44,7 +43,7 @@ impl Directory {
     pub fn family(self: &Arc<Self>, range: &Range) -> Result<Arc<Family>, Refused> {
         let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(family) = families.get(range) {
-            family.touch(self.began);
+            family.usage.touch();
             return Ok(family.clone());
         }
         if families.len() >= MOST_FAMILIES {
@@ -63,10 +62,8 @@ impl Directory {
             range: range.clone(),
             ids: ArcSwap::default(),
             heard,
-            asked_at: Instant::now(),
-            used_at: AtomicU64::new(0),
+            usage: Usage::begin(),
         });
-        family.touch(self.began);
         let mut follower = Follower {
             directory: self.clone(),
             family: family.clone(),
@@ -119,20 +116,10 @@ impl Family {
         if *heard.borrow() != Heard::Nothing {
             return;
         }
-        let until = until.min(self.asked_at + FIRST_USE);
+        let until = until.min(self.usage.first() + FIRST_USE);
         let something = heard.wait_for(|heard| *heard != Heard::Nothing);
         // Late or given up: the caller looks at the list either way.
         drop(tokio::time::timeout_at(until, something).await);
-    }
-
-    fn touch(&self, began: Instant) {
-        self.used_at
-            .store(began.elapsed().as_secs(), Ordering::Relaxed);
-    }
-
-    fn unused_for(&self, began: Instant) -> Duration {
-        let used_at = Duration::from_secs(self.used_at.load(Ordering::Relaxed));
-        began.elapsed().saturating_sub(used_at)
     }
 }
 
@@ -149,11 +136,10 @@ impl Follower {
     async fn run(mut self) {
         loop {
             let again = self.take_in();
-            let began = self.directory.began;
             // A range that nobody publishes is let go sooner: it is likely a misspelling.
             let is_absent = self.family.is_answered() && self.family.ids().is_empty();
             let patience = if is_absent { UNUSED_ABSENT } else { UNUSED };
-            let Some(left) = patience.checked_sub(self.family.unused_for(began)) else {
+            let Some(left) = patience.checked_sub(self.family.usage.unused_for()) else {
                 break;
             };
             let doubtful = Instant::now() + left + Duration::from_secs(1);
@@ -186,22 +172,14 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consul::{Client, Config, TlsOptions};
+    use crate::consul::{Client, Config};
     use crate::telemetry::metrics::Sidecar;
     use tokio::time::sleep;
     use tokio_util::task::TaskTracker;
 
     /// A directory whose Consul is not there: nothing listens at port 1.
     async fn alone() -> Arc<Directory> {
-        let config = Config {
-            address: "http://127.0.0.1:1".to_owned(),
-            token: None,
-            token_file: None,
-            tls: TlsOptions::default(),
-            prefix: "hermes".to_owned(),
-            watches: 1,
-        };
-        let client = Client::new(config, Arc::new(|_, _, _| {})).unwrap();
+        let client = Client::new(Config::at("http://127.0.0.1:1"), Arc::new(|_, _, _| {})).unwrap();
         let metrics = Arc::new(Sidecar::new("test"));
         Directory::open(client, metrics, None, TaskTracker::new()).await
     }

@@ -13,6 +13,7 @@ mod family;
 pub mod known;
 mod members;
 mod minors;
+mod usage;
 
 pub use bodies::Published;
 pub use family::Family;
@@ -30,13 +31,13 @@ use arc_swap::ArcSwap;
 use family::MOST_FAMILIES;
 use members::{Members, Reading};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use usage::Usage;
 
 /// After this long without a call a watch is let go.
 const UNUSED: Duration = Duration::from_secs(600);
@@ -62,7 +63,6 @@ pub struct Directory {
     families: Mutex<HashMap<Range, Arc<Family>>>,
     workers: TaskTracker,
     closing: CancellationToken,
-    began: Instant,
 }
 
 /// One contract in use.
@@ -74,8 +74,7 @@ pub struct Agent {
     view: ArcSwap<View>,
     /// True once Consul has answered, or a last known good set is there.
     settled: watch::Receiver<bool>,
-    asked_at: Instant,
-    used_at: AtomicU64,
+    usage: Usage,
 }
 
 /// What is known of one contract at one moment.
@@ -152,7 +151,6 @@ impl Directory {
             families: Mutex::default(),
             workers,
             closing: CancellationToken::new(),
-            began: Instant::now(),
         })
     }
 
@@ -160,7 +158,7 @@ impl Directory {
     pub fn agent(self: &Arc<Self>, name: &str) -> Result<Arc<Agent>, Refused> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(agent) = agents.get(name) {
-            agent.touch(self.began);
+            agent.usage.touch();
             return Ok(agent.clone());
         }
         let id: ContractId = name.parse().map_err(|_not_an_id| Refused::NotAnId {
@@ -239,12 +237,10 @@ impl Directory {
             unknown: self.metrics.contract(Direction::Outbound, metrics::UNKNOWN),
             view: ArcSwap::default(),
             settled,
-            asked_at: Instant::now(),
-            used_at: AtomicU64::new(0),
+            usage: Usage::begin(),
             name,
             id,
         });
-        agent.touch(self.began);
         let follower = Follower {
             directory: self.clone(),
             agent: agent.clone(),
@@ -306,19 +302,9 @@ impl Agent {
         if *settled.borrow() {
             return;
         }
-        let until = until.min(self.asked_at + FIRST_USE);
+        let until = until.min(self.usage.first() + FIRST_USE);
         // Late or given up: the caller looks at the view either way.
         drop(tokio::time::timeout_at(until, settled.wait_for(|is| *is)).await);
-    }
-
-    fn touch(&self, began: Instant) {
-        let since = began.elapsed().as_secs();
-        self.used_at.store(since, Ordering::Relaxed);
-    }
-
-    fn unused_for(&self, began: Instant) -> Duration {
-        let used_at = Duration::from_secs(self.used_at.load(Ordering::Relaxed));
-        began.elapsed().saturating_sub(used_at)
     }
 }
 
@@ -358,8 +344,7 @@ impl Follower {
         let absent = self.agent.view().standing == Standing::Absent;
         let patience = if absent { UNUSED_ABSENT } else { UNUSED };
         loop {
-            let unused = self.agent.unused_for(self.directory.began);
-            let left = patience.checked_sub(unused)?;
+            let left = patience.checked_sub(self.agent.usage.unused_for())?;
             let doubtful = Instant::now() + left + Duration::from_secs(1);
             let until = again.map_or(doubtful, |again| again.min(doubtful));
             tokio::select! {

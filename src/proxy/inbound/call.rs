@@ -1,23 +1,22 @@
 //! One contract call on its way to the application and back.
 
 use super::{Inbound, Served, Style, names_of};
-use crate::context::Fields;
-use crate::context::{Member, Path, Trace, header};
+use crate::context::{AgentName, Fields, Ids, Member, Path, Trace, header};
 use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
-use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
+use crate::proxy::attempt::{Attempt, Following, Presence, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
 use crate::proxy::envelope;
-use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::socket::Speaks;
-use crate::task::{Deadline, Id, Problem, Report, Reporter, State, Timestamp};
-use crate::telemetry::metrics::{Direction, Phase, Side};
+use crate::task::{Deadline, Problem, Report, Reporter, State, Timestamp};
+use crate::telemetry::metrics::{Direction, Side};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
@@ -33,6 +32,7 @@ const DEEPEST: usize = 32;
 pub struct Call {
     inbound: Arc<Inbound>,
     served: Arc<Served>,
+    ids: Ids,
     fields: Fields,
     presence: Arc<Presence>,
     began: Instant,
@@ -49,20 +49,17 @@ impl Call {
         presence: Arc<Presence>,
         began: Instant,
     ) -> Self {
-        fields.task_id.get_or_insert_with(Id::mint);
-        fields.call_id.get_or_insert_with(Id::mint);
-        fields.step_id.get_or_insert_with(Id::mint);
-        fields.attempt.get_or_insert(1);
         let contract = &served.contract.contract;
         let mut deadline = Deadline::after(began, contract.constraints.timeout);
         if let Some(left) = fields.deadline {
             deadline = deadline.earliest(Deadline::after(began, left));
         }
-        fields.agent = Some(crate::context::AgentName {
+        fields.agent = Some(AgentName {
             id: contract.id.to_string(),
             version: Some(contract.version.to_string()),
         });
         Self {
+            ids: Ids::settle(&mut fields),
             inbound,
             served,
             fields,
@@ -127,15 +124,14 @@ impl Call {
     }
 
     fn begin(&self, trace: &Trace, input: Option<Digest>) -> Attempt {
-        let fields = &self.fields;
+        let (ids, fields) = (self.ids.clone(), &self.fields);
         let contract = &self.served.contract.contract;
-        let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
         let report = Report {
-            call_id: id(&fields.call_id),
-            task_id: id(&fields.task_id),
-            step_id: id(&fields.step_id),
+            call_id: ids.call_id,
+            task_id: ids.task_id,
+            step_id: ids.step_id,
             parent_step: fields.path.as_ref().and_then(Path::parent).cloned(),
-            attempt: fields.attempt.unwrap_or(1),
+            attempt: ids.attempt,
             state: State::Pending,
             states: Vec::new(),
             reporter: Reporter::Callee,
@@ -201,29 +197,19 @@ impl Call {
     }
 
     fn check_body(&mut self, side: Side, body: &Bytes) -> Result<(), Trouble> {
-        let started = Instant::now();
         let served = &self.served;
-        let (validator, mode, phase) = match side {
-            Side::Input => (&served.contract.input, served.input, Phase::ValidateInput),
-            Side::Output => (
-                &served.contract.output,
-                served.output,
-                Phase::ValidateOutput,
-            ),
-        };
-        let metrics = &self.inbound.recorder.metrics;
-        let checked = Check {
-            validator,
+        let check = Check {
+            contract: &served.contract,
             limits: &self.inbound.config.limits.body,
             side,
-            mode,
+            mode: match side {
+                Side::Input => served.input,
+                Side::Output => served.output,
+            },
             meters: &served.meters,
-            metrics,
-        }
-        .run(body);
-        metrics.phase(phase, started.elapsed());
-        self.timing.validate += started.elapsed();
-        checked
+            metrics: &self.inbound.recorder.metrics,
+        };
+        check.run(body, &mut self.timing)
     }
 
     /// Holds that what goes into a wrapper is one JSON value, also where the contract is not held
@@ -259,33 +245,24 @@ impl Call {
 
     /// Describes this call as a step, for the calls the application makes while it serves it.
     fn step(&self, input: Digest, trace: &Trace) -> Step {
-        let fields = &self.fields;
-        let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
-        let step_id = id(&fields.step_id);
         let now = Timestamp::now();
-        let name = self.served.name.clone();
-        let member = Member::new(step_id.clone(), name, now, *input.as_bytes());
+        let (step_id, name) = (self.ids.step_id.clone(), self.served.name.clone());
+        let member = Member::new(step_id, name, now, *input.as_bytes());
         Step::new(
-            (
-                id(&fields.task_id),
-                step_id,
-                id(&fields.call_id),
-                fields.attempt.unwrap_or(1),
-            ),
+            self.ids.clone(),
             self.served.id().to_owned(),
             now,
-            fields,
+            &self.fields,
             self.deadline,
             member,
-            fields.path.clone().unwrap_or_default(),
+            self.fields.path.clone().unwrap_or_default(),
             trace.correlation().cloned(),
         )
     }
 
     fn request(&self, head: Parts, body: Bytes, digest: Digest, trace: &Trace) -> Request<Body> {
         let config = &self.inbound.config;
-        let call_id = self.fields.call_id.clone().unwrap_or_else(Id::mint);
-        let key = headers::idempotency_key(&head.headers, &call_id);
+        let key = headers::idempotency_key(&head.headers, &self.ids.call_id);
         let version = head.version;
         let mut fields = self.fields.clone();
         fields.deadline = Some(self.deadline.left(Instant::now()));
@@ -351,20 +328,12 @@ impl Call {
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = &self.inbound.upstream;
-        let mut following = Following {
+        let following = Following {
             attempt,
-            metrics: &self.inbound.recorder.metrics,
+            executes: true,
         };
         let max = self.inbound.config.limits.max_body_bytes;
-        let answered = forward::exchange(
-            upstream,
-            request,
-            self.deadline,
-            max,
-            STILL_OPEN,
-            &mut following,
-        )
-        .await;
+        let answered = forward::exchange(upstream, request, self.deadline, max, following).await;
         self.timing.upstream = started.elapsed();
         answered.map_err(|failed| failed.into_trouble(upstream.authority()))
     }
@@ -433,25 +402,5 @@ impl Call {
         served.meters.ended(end, status, took);
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
-    }
-}
-
-/// Tells an attempt how its exchange gets on.
-struct Following<'a> {
-    attempt: &'a mut Attempt,
-    metrics: &'a crate::telemetry::metrics::Sidecar,
-}
-
-impl Progress for Following<'_> {
-    fn sending(&mut self) {
-        self.attempt.advance(State::Executing);
-    }
-
-    fn waiting(&mut self) {
-        self.attempt.still_open();
-    }
-
-    fn connected(&mut self, after: Duration) {
-        self.metrics.phase(Phase::Connect, after);
     }
 }

@@ -217,60 +217,56 @@ impl Inbound {
         began: Instant,
     ) -> Response<Body> {
         let (mut head, body) = request.into_parts();
-        if let Err(trouble) = head::check(&head, &self.config.limits.head) {
-            let names = Fields::default();
-            return self.refusals.turn_away(&trouble, &names, &head, body).await;
-        }
-        if let Err(trouble) = self.check_proof(peer) {
-            let names = Fields::default();
-            let turned = self.refusals.turn_away(&trouble, &names, &head, body);
-            let mut refusal = turned.await;
+        let trouble = match self.admit(&mut head, peer) {
+            Ok(fields) => return self.lead(head, body, fields, began).await,
+            Err(trouble) => trouble,
+        };
+        let names = Fields::default();
+        let turned = self.refusals.turn_away(&trouble, &names, &head, body);
+        let mut refusal = turned.await;
+        // Only a proof is missed as forbidden here, and no later request of the connection has it.
+        if trouble.problem == Problem::Forbidden {
             let close = HeaderValue::from_static("close");
             refusal.headers_mut().insert(CONNECTION, close);
-            return refusal;
         }
-        if headers::has_passed(&head.headers, &self.config.pseudonym) {
-            let detail = "the request has passed this listener before";
-            let trouble = Trouble::new(Problem::Loop, detail);
-            return self
-                .refusals
-                .turn_away(&trouble, &Fields::default(), &head, body)
-                .await;
-        }
+        refusal
+    }
+
+    /// Checks the head and who sends it, and reads its context.
+    fn admit(&self, head: &mut Parts, peer: &Peer) -> Result<Fields, Trouble> {
+        head::check(head, &self.config.limits.head)?;
+        self.check_proof(peer)?;
+        head::check_loop(&head.headers, &self.config.pseudonym)?;
         headers::take_off_named(&mut head.headers);
         headers::add_forwarded(&mut head.headers, peer.ip(), peer.scheme());
-        let fields = match self.context(&head, peer) {
-            Ok(fields) => fields,
-            Err(trouble) => {
-                let names = Fields::default();
-                return self.refusals.turn_away(&trouble, &names, &head, body).await;
-            }
-        };
-        match self.route(&head, fields.agent.as_ref()) {
-            Route::Nowhere(trouble) => {
-                self.refusals
-                    .turn_away(&trouble, &fields, &head, body)
-                    .await
-            }
+        self.context(head, peer)
+    }
+
+    async fn lead(
+        self: Arc<Self>,
+        head: Parts,
+        body: Incoming,
+        fields: Fields,
+        began: Instant,
+    ) -> Response<Body> {
+        let refused = match self.route(&head, fields.agent.as_ref()) {
+            Route::Reserved => return self.reserved(head, body, fields, began).await,
             Route::Passthrough => {
                 let response = self.pass_through(head, body, fields.application).await;
                 self.count(response.status().as_u16(), began);
-                response
+                return response;
             }
-            Route::Reserved => self.clone().reserved(head, body, fields, began).await,
-            Route::Contract(served) => {
-                if let Err(trouble) = self.config.limits.check(&head) {
-                    return self
-                        .refusals
-                        .turn_away(&trouble, &fields, &head, body)
-                        .await;
+            Route::Contract(served) => match self.config.limits.check(&head) {
+                Ok(()) => {
+                    let source = Source::Body(body);
+                    return self.lasting(served, head, source, fields, began).await;
                 }
-                let source = Source::Body(body);
-                self.clone()
-                    .lasting(served, head, source, fields, began)
-                    .await
-            }
-        }
+                Err(trouble) => trouble,
+            },
+            Route::Nowhere(trouble) => trouble,
+        };
+        let refusal = self.refusals.turn_away(&refused, &fields, &head, body);
+        refusal.await
     }
 
     fn lasting(

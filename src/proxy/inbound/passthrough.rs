@@ -25,13 +25,14 @@ impl Inbound {
             let draining = Trouble::new(Problem::Draining, detail).executed(false);
             return self.refusals.refuse(&draining, &Fields::default());
         }
-        let silence = self.config.limits.stream_idle_timeout;
-        let proxy = &self.config.pseudonym;
+        let way = Way {
+            limits: &self.config.limits.head,
+            tunnels: &self.tunnels,
+            proxy: &self.config.pseudonym,
+        };
         let trace = Trace::of(&head.headers, None);
-        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
-        let target = target.to_owned();
         let speaks = self.config.protocol.speaks(head.version);
-        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        let mut passing = Passing::new(head, body, &trace, &way);
         if self.config.is_secured {
             let told = Fields {
                 application: caller,
@@ -40,11 +41,6 @@ impl Inbound {
             told.write(passing.request.headers_mut());
         }
         self.address(passing.request.headers_mut());
-        let way = Way {
-            limits: &self.config.limits.head,
-            tunnels: &self.tunnels,
-            proxy,
-        };
         match passing.send(&self.upstream, speaks, &way).await {
             Ok(mut answer) => {
                 // What the application says in our name is not ours.

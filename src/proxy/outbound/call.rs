@@ -2,14 +2,14 @@
 
 use super::Outbound;
 use super::inherit::Heritage;
-use crate::context::{AgentName, Fields, Member, Trace, header};
+use crate::context::{AgentName, Fields, Ids, Member, Trace, header};
 use crate::contract::Compiled;
 use crate::contract::watch::{Agent, Offer};
 use crate::identity::Digest;
-use crate::proxy::attempt::{Attempt, Presence, STILL_OPEN, deadline_at};
+use crate::proxy::attempt::{Attempt, Following, Presence, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
-use crate::proxy::forward::{self, Answer, Progress};
+use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
@@ -17,7 +17,7 @@ use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
 use crate::socket::Speaks;
 use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State, Timestamp};
-use crate::telemetry::metrics::{AttemptKind, Direction, Phase, Side, Sidecar};
+use crate::telemetry::metrics::{AttemptKind, Direction, Side};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
@@ -31,6 +31,7 @@ pub struct Call {
     found: Arc<Agent>,
     /// The contract asked for; its version is filled in once one is chosen.
     pub(super) agent: AgentName,
+    pub(super) ids: Ids,
     /// Own, inherited and minted context.
     pub(super) fields: Fields,
     pub(super) heritage: Heritage,
@@ -68,6 +69,7 @@ impl Call {
         fields.call_id = Some(Id::mint());
         fields.attempt = Some(1);
         Self {
+            ids: Ids::settle(&mut fields),
             trace: Trace::of(headers, fields.trace_id.clone()),
             outbound,
             found,
@@ -111,18 +113,17 @@ impl Call {
     }
 
     fn begin(&self, input: Option<Digest>) -> Attempt {
-        let own = &self.fields;
-        let id = |id: &Option<Id>| id.clone().unwrap_or_else(Id::mint);
+        let (ids, own) = (self.ids.clone(), &self.fields);
         let report = Report {
-            call_id: id(&own.call_id),
-            task_id: id(&own.task_id),
-            step_id: id(&own.step_id),
+            call_id: ids.call_id,
+            task_id: ids.task_id,
+            step_id: ids.step_id,
             parent_step: self
                 .heritage
                 .parent
                 .as_ref()
                 .map(|step| step.step_id.clone()),
-            attempt: 1,
+            attempt: ids.attempt,
             state: State::Pending,
             states: Vec::new(),
             reporter: Reporter::Caller,
@@ -205,7 +206,7 @@ impl Call {
     /// A task id that the caller chose pins its calls; a minted one cannot, so there the
     /// application's own idempotency key does.
     fn key(&self, head: &Parts) -> u64 {
-        let task = self.fields.task_id.as_ref().map_or("", |id| id.as_str());
+        let task = self.ids.task_id.as_str();
         let given = head.headers.get(header::IDEMPOTENCY_KEY);
         let given = given.and_then(|key| key.to_str().ok());
         route::key(given.filter(|_| self.heritage.minted).unwrap_or(task))
@@ -230,24 +231,15 @@ impl Call {
     }
 
     fn check_body(&mut self, contract: &Compiled, side: Side, body: &Bytes) -> Result<(), Trouble> {
-        let started = Instant::now();
-        let (validator, phase) = match side {
-            Side::Input => (&contract.input, Phase::ValidateInput),
-            Side::Output => (&contract.output, Phase::ValidateOutput),
-        };
-        let metrics = &self.outbound.recorder.metrics;
-        let checked = Check {
-            validator,
+        let check = Check {
+            contract,
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
             meters: self.found.meters(),
-            metrics,
-        }
-        .run(body);
-        metrics.phase(phase, started.elapsed());
-        self.timing.validate += started.elapsed();
-        checked
+            metrics: &self.outbound.recorder.metrics,
+        };
+        check.run(body, &mut self.timing)
     }
 
     async fn ask(
@@ -258,9 +250,9 @@ impl Call {
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = self.outbound.peer(&plan.offer.instance)?;
-        let mut following = Following {
+        let following = Following {
             attempt,
-            metrics: &self.outbound.recorder.metrics,
+            executes: false,
         };
         let max = self.outbound.config.limits.max_body_bytes;
         let answered = forward::exchange(
@@ -268,8 +260,7 @@ impl Call {
             (request, Speaks::Either),
             plan.deadline,
             max,
-            STILL_OPEN,
-            &mut following,
+            following,
         )
         .await;
         self.timing.upstream = started.elapsed();
@@ -343,7 +334,7 @@ impl Call {
 
     /// This call as a finished member of its parent's path.
     fn member(&self, input: Digest, output: Digest) -> Member {
-        let step = self.fields.step_id.clone().unwrap_or_else(Id::mint);
+        let step = self.ids.step_id.clone();
         let version = self.agent.version.as_deref().unwrap_or_default();
         let agent = format!("{}@{version}", self.agent.id);
         let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
@@ -371,24 +362,6 @@ impl Call {
     }
 }
 
-/// Tells an attempt how its exchange gets on; whether it executes, the callee says later.
-struct Following<'a> {
-    attempt: &'a mut Attempt,
-    metrics: &'a Sidecar,
-}
-
-impl Progress for Following<'_> {
-    fn sending(&mut self) {}
-
-    fn waiting(&mut self) {
-        self.attempt.still_open();
-    }
-
-    fn connected(&mut self, after: Duration) {
-        self.metrics.phase(Phase::Connect, after);
-    }
-}
-
 fn stated_executed(answer: &Answer) -> Option<bool> {
     crate::context::boolean(answer.headers.get(header::EXECUTED)?.as_bytes())
 }
@@ -405,7 +378,7 @@ fn told_problem(answer: &Answer) -> Option<(State, Failure)> {
         return None;
     }
     let told: Told = serde_json::from_slice(&answer.body).ok()?;
-    let kind = told.r#type.strip_prefix("urn:hermes:problem:")?;
+    let kind = told.r#type.strip_prefix(Problem::TYPE)?;
     let problem = Problem::from_wire(kind, answer.status.as_u16())?;
     // An application may relay a problem it was told itself; its own sidecar then states another
     // end than the problem leaves.

@@ -45,17 +45,13 @@ impl Outbound {
         body: Incoming,
     ) -> Result<Response<Body>, Trouble> {
         let addresses = resolve(host, port).await?;
-        let silence = self.config.limits.stream_idle_timeout;
-        let proxy = &self.config.pseudonym;
-        let trace = Trace::of(&head.headers, None);
+        let (way, trace) = (self.way(), Trace::of(&head.headers, None));
         let traced = [header::TRACEPARENT, header::TRACESTATE];
         let traced = traced.map(|name| {
             let values = head.headers.get_all(&name).iter().cloned();
             (name, values.collect::<Vec<_>>())
         });
-        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
-        let target = target.to_owned();
-        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        let mut passing = Passing::new(head, body, &trace, &way);
         let sent = passing.request.headers_mut();
         for (name, values) in traced {
             sent.remove(&name);
@@ -74,7 +70,7 @@ impl Outbound {
             true => Speaks::Http2,
             false => Speaks::Http1,
         };
-        let mut answer = passing.send(&upstream, speaks, &self.way()).await?;
+        let mut answer = passing.send(&upstream, speaks, &way).await?;
         // What a foreign host says in our name is not ours.
         headers::strip_context(answer.headers_mut());
         Ok(answer)

@@ -16,6 +16,7 @@ use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
 use super::head;
+use super::headers;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
 use super::refusal::Refusals;
@@ -126,11 +127,8 @@ impl Outbound {
         head::check(head, &self.config.limits.head)?;
         let checked = self.config.local.check(&head.headers, &head.uri);
         checked.map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))?;
-        if super::headers::has_passed(&head.headers, &self.config.pseudonym) {
-            let detail = "the request has passed this listener before";
-            return Err(Trouble::new(Problem::Loop, detail));
-        }
-        super::headers::take_off_named(&mut head.headers);
+        head::check_loop(&head.headers, &self.config.pseudonym)?;
+        headers::take_off_named(&mut head.headers);
         Fields::from_headers(&head.headers)
             .map_err(|bad| Trouble::new(Problem::BadContext, bad.to_string()))
     }

@@ -41,11 +41,11 @@ impl Outbound {
         let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
         let offer = self.choose(found, &view, agent, fields, route::key(task))?;
         drop(view);
-        let silence = self.config.limits.stream_idle_timeout;
-        let proxy = &self.config.pseudonym;
-        let trace = Trace::of(&head.headers, fields.trace_id.clone());
-        let target = head.uri.to_string();
-        let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
+        let (way, trace) = (
+            self.way(),
+            Trace::of(&head.headers, fields.trace_id.clone()),
+        );
+        let mut passing = Passing::new(head, body, &trace, &way);
         let told = Fields {
             agent: Some(agent.clone()),
             application: Some(self.config.application.clone()),
@@ -60,7 +60,7 @@ impl Outbound {
             true => Speaks::Http2,
             false => Speaks::Either,
         };
-        passing.send(&upstream, speaks, &self.way()).await
+        passing.send(&upstream, speaks, &way).await
     }
 
     /// What all that is passed on has in common.

@@ -89,7 +89,7 @@ impl Outbound {
         let served = self.active.served(task, step.as_ref(), call.as_ref());
         let attempt = short.attempt;
         let now = Timestamp::now();
-        let completed = short.complete(now, sha256);
+        let completed = short.complete(now, |bytes| Digest::of(bytes).digits());
         let mut report = completed.map_err(|unfit| unfit.to_string())?;
         report.application.clone_from(&self.config.application);
         report.agent.clone_from(&self.config.application);
@@ -167,9 +167,4 @@ fn join(report: &mut Report, step: &Step, now: Timestamp) {
     if let Some(id) = &step.trace_id {
         report.trace_id = id.to_string();
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    let digest = Digest::of(bytes).to_string();
-    digest.trim_start_matches("sha-256:").to_owned()
 }

@@ -53,7 +53,7 @@ impl Call {
 
     /// The application's own key, but not the one of the call it serves; else the call's id.
     fn idempotency_key(&self, head: &Parts) -> Option<HeaderValue> {
-        let call_id = self.fields.call_id.as_ref()?;
+        let call_id = &self.ids.call_id;
         let served = self
             .heritage
             .parent

@@ -7,6 +7,7 @@ use super::world::{INVOKE, Inside, Outside, at, order_contract};
 use crate::support::digest::content_digest;
 use crate::support::program;
 use serde_json::{Value, json as value};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -241,15 +242,7 @@ pub async fn a_name_that_occurs_twice_is_refused_with_its_place() -> String {
         ),
     ] {
         assert_ne!(twice, text);
-        let file = folder.path().join("twice.json");
-        std::fs::write(&file, twice).unwrap();
-        let output = Command::new(program::hermes())
-            .args(["contract", "lint"])
-            .arg(&file)
-            .output()
-            .unwrap();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let told = faults_of(&folder.path().join("twice.json"), &twice);
         assert!(told.contains(place) && told.contains("twice"), "{told}");
     }
     format!(
@@ -433,14 +426,7 @@ pub async fn deep_nesting_is_refused_wherever_json_is_read() -> String {
             1,
         );
         assert!(text.contains("not"));
-        std::fs::write(&file, text).unwrap();
-        let output = Command::new(program::hermes())
-            .args(["contract", "lint"])
-            .arg(&file)
-            .output()
-            .unwrap();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let told = faults_of(&file, &text);
         assert!(
             told.contains("nested deeper") || told.contains("KiB"),
             "{told:.300}"
@@ -449,4 +435,13 @@ pub async fn deep_nesting_is_refused_wherever_json_is_read() -> String {
     format!(
         "{count} bodies, wrappers and answers and 2 contracts refused, 100 levels of a recursive schema taken"
     )
+}
+
+/// Returns what `contract lint` says of a contract that has faults.
+fn faults_of(file: &Path, contract: &str) -> String {
+    std::fs::write(file, contract).unwrap();
+    let mut lint = Command::new(program::hermes());
+    let output = lint.args(["contract", "lint"]).arg(file).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

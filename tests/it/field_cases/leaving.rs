@@ -236,18 +236,20 @@ async fn events(address: &str, peer: &Peer, target: &str, kind: &str, event: &st
     ages.into_iter().max().unwrap()
 }
 
+/// A head, and a chunked body without the chunk that would end it.
+fn never_ending(head: String, body: &[u8]) -> Vec<Step> {
+    vec![
+        Step::Send(head.into()),
+        Step::Send(body[..body.len() - 5].to_vec()),
+        Step::Hang,
+    ]
+}
+
 /// A stream that falls silent ends without the chunk that would make it whole.
 async fn silence(address: &str, peer: &Peer, target: &str, kind: &str, event: &str) {
     let piece = chunked(event.as_bytes(), 64);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{CHUNKED}\r\n");
-    peer.does(
-        "/events",
-        vec![
-            Step::Send(head.into()),
-            Step::Send(piece[..piece.len() - 5].to_vec()),
-            Step::Hang,
-        ],
-    );
+    peer.does("/events", never_ending(head, &piece));
     let mut wire = Wire::to(address).await;
     wire.send(request(&format!("GET {target}"), "", "")).await;
     wire.head().await;
@@ -266,14 +268,7 @@ async fn departure(address: &str, peer: &Peer, target: &str, kind: &str, event: 
     peer.forget();
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{CHUNKED}\r\n");
     let piece = chunked(event.repeat(5).as_bytes(), event.len());
-    peer.does(
-        "/events",
-        vec![
-            Step::Send(head.into()),
-            Step::Send(piece[..piece.len() - 5].to_vec()),
-            Step::Hang,
-        ],
-    );
+    peer.does("/events", never_ending(head, &piece));
     let mut wire = Wire::to(address).await;
     wire.send(request(&format!("GET {target}"), "", "")).await;
     wire.head().await;

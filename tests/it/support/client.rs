@@ -47,6 +47,12 @@ pub fn streaming_client() -> reqwest::Client {
         .unwrap()
 }
 
+/// Returns the text that a GET of `url` is answered with.
+pub async fn get_text(url: &str) -> String {
+    let reply = client().get(url).send().await.unwrap();
+    reply.text().await.unwrap()
+}
+
 /// Says whether a GET of `url` is answered with a success.
 pub async fn succeeds(client: &reqwest::Client, url: &str) -> bool {
     client

@@ -1,7 +1,7 @@
 //! A sidecar process of one's own.
 
 use super::authority::TlsFiles;
-use super::client::{client, succeeds};
+use super::client::{client, get_text, succeeds};
 use super::port::free_port;
 use super::process::{Process, STARTS};
 use super::program;
@@ -75,15 +75,7 @@ impl Sidecar {
     /// Reads one series of its metrics, for example `proxy_rejections_total` with
     /// `direction="inbound"` and `reason="bad_json"`; an unknown one fails the test.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let url = format!("{}/metrics", self.admin_url());
-        let text = client()
-            .get(url)
-            .send()
-            .await
-            .unwrap()
-            .text()
-            .await
-            .unwrap();
+        let text = get_text(&format!("{}/metrics", self.admin_url())).await;
         let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
         let wanted = |line: &&str| {
             line.strip_prefix(&format!("hermes_{name}"))

@@ -1,0 +1,207 @@
+//! What is on this machine: files, certificates, folders, contracts, the clock.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::config::{self, Application, Examined, Settings};
+use crate::contract::{Profile, lint};
+use crate::identity::tls::{self, Tls};
+use crate::task::Timestamp;
+use crate::telemetry::log::Chain;
+
+use super::findings::Findings;
+
+/// The clock of a machine that shows an earlier time was never set: 2025-01-01.
+const EARLIEST_NOW: Duration = Duration::from_secs(1_735_689_600);
+const MIN_FREE_BYTES: u64 = 64 << 20;
+/// A certificate that expires within it should have been renewed.
+const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
+
+pub(super) fn files(found: &mut Findings, examined: &Examined) {
+    let settings = &examined.settings;
+    let tls = &settings.consul.tls;
+    let named = [
+        ("consul.token_file", &settings.consul.token_file),
+        ("spool.token_file", &settings.spool.token_file),
+        ("collector.token_file", &settings.collector.token_file),
+        ("CONSUL_CACERT", &tls.ca_file),
+        ("CONSUL_CLIENT_CERT", &tls.cert_file),
+        ("CONSUL_CLIENT_KEY", &tls.key_file),
+    ];
+    for (name, path) in named {
+        let Some(path) = path.as_ref().filter(|_| !examined.is_faulty(name)) else {
+            continue;
+        };
+        match read_some(path) {
+            Ok(0) => found.problem("files", format!("{name}: {} is empty", path.display())),
+            Ok(_) => found.ok("files", format!("{name} can be read")),
+            Err(error) => found.problem("files", format!("{name}: {}: {error}", path.display())),
+        }
+    }
+}
+
+/// Reads our certificate, its key and the roots as a process does at its start.
+pub(super) fn certificates(
+    found: &mut Findings,
+    settings: &Settings,
+    config: &tls::Config,
+    is_sidecar: bool,
+) {
+    let tls = match Tls::open(config.clone()) {
+        Ok(tls) => tls,
+        Err(error) => return found.problem("tls", Chain(&error).to_string()),
+    };
+    let application = &settings.application.name;
+    match tls.name() {
+        name if is_sidecar && *name != **application => found.problem(
+            "tls",
+            format!("tls.cert names {name:?} but application.name is {application:?}"),
+        ),
+        name => found.ok("tls", format!("the certificate names {name:?}")),
+    }
+    let (now, expiry) = (Timestamp::now(), tls.expiry());
+    for (what, at) in [
+        ("the certificate", expiry.own),
+        ("the first root", expiry.ca),
+    ] {
+        match at <= now.plus(SOON) {
+            true => found.warning("tls", format!("{what} expires soon, at {at}")),
+            false => found.ok("tls", format!("{what} expires at {at}")),
+        }
+    }
+    for doubt in tls.doubts() {
+        found.warning("tls", doubt);
+    }
+}
+
+fn read_some(path: &Path) -> std::io::Result<usize> {
+    std::fs::File::open(path)?.read(&mut [0; 16])
+}
+
+pub(super) fn folders(
+    found: &mut Findings,
+    examined: &Examined,
+    is_sidecar: bool,
+    is_collector: bool,
+) {
+    // By default they are named after the application.
+    if ["application.name", "spool", "collector"]
+        .iter()
+        .any(|key| examined.is_faulty(key))
+    {
+        return;
+    }
+    let settings = &examined.settings;
+    let mut databases: Vec<(&str, &PathBuf, u64)> = Vec::new();
+    if is_sidecar {
+        databases.push(("spool", &settings.spool.path, settings.spool.max_bytes));
+        databases.push(("state", &settings.spool.state_path, MIN_FREE_BYTES));
+    }
+    if is_collector {
+        databases.push(("store", &settings.collector.store, MIN_FREE_BYTES));
+    }
+    for (name, path, wanted) in databases {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        if !config::is_writable(folder) {
+            found.problem(
+                "disk",
+                format!("{name}: {} cannot be written to", folder.display()),
+            );
+        } else if path.exists() && std::fs::OpenOptions::new().append(true).open(path).is_err() {
+            found.problem(
+                "disk",
+                format!("{name}: {} cannot be written to", path.display()),
+            );
+        } else {
+            space(found, name, folder, wanted);
+        }
+    }
+}
+
+fn space(found: &mut Findings, name: &str, folder: &Path, wanted: u64) {
+    let Some(there) = folder.ancestors().find(|folder| folder.exists()) else {
+        return;
+    };
+    let Ok(disk) = rustix::fs::statvfs(there) else {
+        return;
+    };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let (free_mib, wanted_mib) = (free >> 20, wanted >> 20);
+    if free < MIN_FREE_BYTES {
+        found.problem(
+            "disk",
+            format!("{name}: {} has {free_mib} MiB left", folder.display()),
+        );
+    } else if free < wanted {
+        let told = format!(
+            "{name}: {} has {free_mib} MiB left, it may grow to {wanted_mib} MiB",
+            folder.display()
+        );
+        found.warning("disk", told);
+    } else {
+        found.ok(
+            "disk",
+            format!("{name}: {} can be written to", folder.display()),
+        );
+    }
+}
+
+pub(super) fn contracts(found: &mut Findings, application: &Application) {
+    let paths: Vec<PathBuf> = application
+        .contracts
+        .iter()
+        .filter_map(|source| Some(source.file()?.to_owned()))
+        // A file that is missing is a problem of the settings.
+        .filter(|file| file.is_file())
+        .collect();
+    let mut files = Vec::new();
+    for path in paths {
+        match crate::cli::lint::read(&[path]) {
+            Ok(read) => files.extend(read),
+            Err(failure) => found.problem("contracts", failure.to_string()),
+        }
+    }
+    let findings = lint::lint(&files, Profile::Default);
+    if findings.is_empty() && !files.is_empty() {
+        found.ok("contracts", format!("{} without findings", files.len()));
+    }
+    for finding in findings {
+        let message = format!("{}: {}", finding.file, finding.problem);
+        match finding.severity {
+            lint::Severity::Error => found.problem("contracts", message),
+            lint::Severity::Warning => found.warning("contracts", message),
+        }
+    }
+}
+
+pub(super) fn clock(found: &mut Findings, now: SystemTime) {
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since >= EARLIEST_NOW => found.ok("clock", "is set"),
+        _ => found.problem(
+            "clock",
+            "shows a time before 2025: set it, or reports carry false times",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings::Level;
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_never_set_is_a_problem() {
+        for (seconds, expected) in [(0, Level::Problem), (1_800_000_000, Level::Ok)] {
+            let mut found = Findings::default();
+            clock(
+                &mut found,
+                SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+            );
+            assert_eq!(found.0[0].level, expected, "{seconds}");
+        }
+    }
+}
