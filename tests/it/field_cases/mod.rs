@@ -125,7 +125,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let (number, title, shown) = (self.number, self.title, &self.shown);
         let verdict = if self.is_shown { "ok" } else { "FAILED" };
-        let line = format!("case {number:02} {title}: {shown} … {verdict}\n");
+        let line = format!("FC-{number:02} {title}: {shown} … {verdict}\n");
         // In one write, so that lines of cases that end together stay whole. Without a list to
         // add to it goes past the harness, which keeps what a test prints to itself.
         let told = match program::list_of_cases() {
