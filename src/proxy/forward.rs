@@ -1,6 +1,7 @@
 //! Sending a request to an upstream within a deadline.
 
 use super::body::{self, Body};
+use super::received::Received;
 use super::respond::Trouble;
 use super::upstream::{Error, Lease, Unsent, Upstream};
 use crate::socket::{ConnectError, Speaks};
@@ -8,7 +9,7 @@ use crate::task::{Deadline, Failure, Problem, State};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
-use hyper::body::{Body as HttpBody, Incoming};
+use hyper::body::Body as HttpBody;
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,7 +136,7 @@ fn short_of_body(error: &Error) -> Option<Trouble> {
     tracing::debug!(error = %Chain(error), "a request's body did not come to its end");
     let problem = match body {
         body::Error::Idle(_) => Problem::RequestTimeout,
-        body::Error::Broken(_) | body::Error::TooLarge(_) => Problem::BadRequest,
+        body::Error::Broken(_) | body::Error::Reset | body::Error::TooLarge(_) => Problem::BadRequest,
     };
     let detail = format!("the body did not arrive whole: {body}");
     Some(Trouble::new(problem, detail).executed(true))
@@ -214,7 +215,7 @@ async fn head(
     upstream: &Arc<Upstream>,
     mut lease: Lease,
     request: Request<Body>,
-) -> Result<(Response<Incoming>, Lease), Failed> {
+) -> Result<(Response<Received>, Lease), Failed> {
     let again = again(&lease, &request);
     let request = match lease.send(request).await {
         Ok(response) => return Ok((response, lease)),
@@ -290,7 +291,7 @@ pub async fn stream(
 }
 
 /// Streams an answer; one without content gives its connection back at once.
-fn pass_on(incoming: Incoming, silence: Duration, lease: Lease) -> Body {
+fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
     if incoming.is_end_stream() {
         lease.release();
         return Body::stream(incoming, silence, None);

@@ -13,6 +13,7 @@ mod intake;
 mod lasting;
 pub mod outbound;
 mod passing;
+mod received;
 mod refusal;
 mod respond;
 mod target;

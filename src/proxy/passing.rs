@@ -7,6 +7,7 @@ use super::body::Body;
 use super::forward::{self, Failed};
 use super::head;
 use super::headers;
+use super::received::Received;
 use super::respond::Trouble;
 use super::tunnel::{Asked, Tunnels};
 use super::upstream::Upstream;
@@ -15,7 +16,7 @@ use crate::socket::{Occupied, Speaks};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
-use hyper::body::{Body as HttpBody, Incoming};
+use hyper::body::Body as HttpBody;
 use hyper::upgrade::OnUpgrade;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Passing {
     /// Context fields of ours are taken off; who sends it on adds those that are believed.
     pub fn new(
         mut head: Parts,
-        body: Incoming,
+        body: Received,
         target: &str,
         trace: &Trace,
         silence: Duration,
@@ -149,7 +150,7 @@ fn is_offered(offered: &HeaderValue, protocol: &HeaderValue) -> bool {
 }
 
 /// Says whether a request has a body; that follows from the framing, not from the method.
-fn is_framed(head: &Parts, body: &Incoming) -> bool {
+fn is_framed(head: &Parts, body: &Received) -> bool {
     match head.version {
         Version::HTTP_2 => !body.is_end_stream(),
         _ => {

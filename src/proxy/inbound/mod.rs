@@ -21,6 +21,7 @@ use super::head;
 use super::headers;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
+use super::received::Received;
 use super::refusal::Refusals;
 use super::respond::Trouble;
 use super::target;
@@ -216,6 +217,7 @@ impl Inbound {
         began: Instant,
     ) -> Response<Body> {
         let (mut head, body) = request.into_parts();
+        let body = Received::new(body, head.version);
         if let Err(trouble) = head::check(&head, &self.config.limits.head) {
             let names = Fields::default();
             return self.refusals.turn_away(&trouble, &names, &head, body).await;
