@@ -63,6 +63,7 @@ impl Passing {
         *request.uri_mut() = target.parse::<Uri>().unwrap_or_default();
         let mut out = head.headers;
         headers::settle_host(&mut out, &head.uri);
+        headers::settle_length(&mut out);
         headers::strip_hop_by_hop(&mut out);
         headers::strip_context(&mut out);
         out.remove(EXPECT);

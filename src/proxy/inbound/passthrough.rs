@@ -7,6 +7,7 @@ use crate::proxy::headers;
 use crate::proxy::passing::{Passing, Way};
 use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
+use crate::proxy::target;
 use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
@@ -28,8 +29,7 @@ impl Inbound {
         let silence = self.config.limits.stream_idle_timeout;
         let proxy = &self.config.pseudonym;
         let trace = Trace::of(&head.headers, None);
-        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
-        let target = target.to_owned();
+        let target = target::origin(&head.uri);
         let speaks = self.config.protocol.speaks(head.version);
         let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
         if self.config.is_secured {

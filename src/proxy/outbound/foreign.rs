@@ -13,6 +13,7 @@ use crate::proxy::headers;
 use crate::proxy::passing::Passing;
 use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
+use crate::proxy::target;
 use crate::socket::{Endpoint, Place, Speaks};
 use crate::task::Problem;
 use http::Response;
@@ -53,8 +54,7 @@ impl Outbound {
             let values = head.headers.get_all(&name).iter().cloned();
             (name, values.collect::<Vec<_>>())
         });
-        let target = head.uri.path_and_query().map_or("/", |pq| pq.as_str());
-        let target = target.to_owned();
+        let target = target::origin(&head.uri);
         let mut passing = Passing::new(head, body, &target, &trace, silence, proxy);
         let sent = passing.request.headers_mut();
         for (name, values) in traced {
