@@ -136,7 +136,9 @@ fn short_of_body(error: &Error) -> Option<Trouble> {
     tracing::debug!(error = %Chain(error), "a request's body did not come to its end");
     let problem = match body {
         body::Error::Idle(_) => Problem::RequestTimeout,
-        body::Error::Broken(_) | body::Error::Reset | body::Error::TooLarge(_) => Problem::BadRequest,
+        body::Error::Broken(_) | body::Error::Reset | body::Error::TooLarge(_) => {
+            Problem::BadRequest
+        }
     };
     let detail = format!("the body did not arrive whole: {body}");
     Some(Trouble::new(problem, detail).executed(true))

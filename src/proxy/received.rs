@@ -3,8 +3,12 @@
 //! Over HTTP/2 hyper takes a stream that was reset with NO_ERROR for one that has ended, since a
 //! server may so turn down the rest of a request that it has answered. Passed on over HTTP/1.1 what
 //! had come till then would look whole, and be acted upon.
+//!
+//! Fields of ours in its trailers are nobody's word and taken off: who reads trailers as headers
+//! would believe them.
 
 use super::body::Error;
+use super::headers;
 use bytes::Bytes;
 use http::{Response, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -47,7 +51,8 @@ impl Body for Received {
         Pin::new(&mut body.incoming)
             .poll_frame(context)
             .map(|polled| match polled {
-                Some(frame) => Some(frame.map_err(Error::Broken)),
+                Some(Ok(frame)) => Some(Ok(without_context(frame))),
+                Some(Err(error)) => Some(Err(Error::Broken(error))),
                 None if body.is_http2 && !body.incoming.is_end_stream() => Some(Err(Error::Reset)),
                 None => None,
             })
@@ -60,6 +65,13 @@ impl Body for Received {
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
     }
+}
+
+fn without_context(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        headers::strip_context(trailers);
+    }
+    frame
 }
 
 #[cfg(test)]
@@ -103,6 +115,18 @@ mod tests {
         };
         let (response, ()) = tokio::join!(asked, answered);
         collect(Received::of(response.unwrap()).into_body(), 100).await
+    }
+
+    #[test]
+    fn trailers_say_nothing_in_our_name() {
+        let mut trailers = http::HeaderMap::new();
+        for name in ["grpc-status", "hermes-application", "hermes_state"] {
+            trailers.append(name, http::HeaderValue::from_static("0"));
+        }
+        let left = without_context(Frame::trailers(trailers));
+        let left = left.into_trailers().unwrap();
+        assert_eq!(left.len(), 1);
+        assert!(left.contains_key("grpc-status"));
     }
 
     #[tokio::test]
