@@ -16,7 +16,7 @@ if [ -x consul ]; then
   :
 elif found=$(command -v consul); then
   ln -s "$found" consul
-elif command -v apt-get >/dev/null && apt-cache show consul >/dev/null 2>&1; then
+elif command -v apt-get >/dev/null && [ -n "$(apt-cache madison consul 2>/dev/null)" ]; then
   apt-get download consul
   dpkg-deb -x consul_*.deb unpacked
   ln -s unpacked/usr/bin/consul consul

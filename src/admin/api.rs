@@ -33,6 +33,7 @@ pub fn router(house: Arc<House>) -> Router {
         .route("/quit", post(quit))
         .route("/reload", post(reload))
         .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(house.clone(), guard))
         .with_state(house)
 }
@@ -77,6 +78,12 @@ async fn nothing_here() -> Response {
     let detail = "here are /metrics /live /ready /ready/outbound /config /contracts /instances \
                   /tasks/active /spool /log-level, and POST /drain /reload /quit";
     problem(StatusCode::NOT_FOUND, "not-found", detail)
+}
+
+/// What is allowed is told by the router, in `Allow`.
+async fn wrong_method() -> Response {
+    let detail = "questions are asked by GET, commands given by POST, the log filter set by PUT";
+    problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
 }
 
 async fn metrics(State(house): State<Arc<House>>) -> Response {

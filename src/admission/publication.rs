@@ -88,6 +88,19 @@ async fn publish_body(client: &Client, contract: &Contract, by: &str) -> Result<
     }
 }
 
+/// Refuses a contract whose version is published with another body: it could not be registered.
+///
+/// What Consul does not say is no reason to refuse.
+pub async fn check_version(client: &Client, contract: &Contract) -> Result<(), Error> {
+    let key = client
+        .layout()
+        .body(contract.id.as_str(), &contract.version.to_string());
+    match is_published(client, &key, contract.digest()).await {
+        Err(taken @ Error::VersionTaken { .. }) => Err(taken),
+        _ => Ok(()),
+    }
+}
+
 /// Says whether this very contract is published; another one under its version is an error.
 async fn is_published(client: &Client, key: &str, ours: Digest) -> Result<bool, Error> {
     let answer = client.kv_get(key, Poll::CONSISTENT).await?;

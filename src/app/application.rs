@@ -7,6 +7,7 @@ use crate::identity::web;
 use crate::socket::{ClientTls, Endpoint, Place, Speaks};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,6 +78,13 @@ pub fn headers(application: &Application) -> Result<HeaderMap, Error> {
 
 fn read(path: &PathBuf) -> Result<HeaderMap, HeadersError> {
     let text = std::fs::read_to_string(path).map_err(HeadersError::Read)?;
+    let mode = std::fs::metadata(path).map_err(HeadersError::Read)?;
+    if mode.permissions().mode() & 0o004 != 0 {
+        tracing::warn!(
+            file = %path.display(),
+            "application.upstream_headers_file can be read by every user of this machine"
+        );
+    }
     if text.len() > MOST_BYTES {
         return Err(HeadersError::TooLong);
     }

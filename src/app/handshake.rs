@@ -6,7 +6,9 @@
 //! - an answer that cannot be used changes nothing while a contract is served
 
 use super::serving::{Serving, Workers};
-use crate::admission::{Handshake, HandshakeError, Health, contract_of};
+use crate::admission::{
+    Handshake, HandshakeError, Health, PublicationError, check_version, contract_of,
+};
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -15,6 +17,7 @@ use crate::telemetry::metrics::Admission;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Between two tries of an application that has not handed out a contract.
 const SOONEST: Duration = Duration::from_millis(100);
@@ -34,6 +37,8 @@ enum Fault {
          contract another version"
     )]
     SameVersion { id: String, version: String },
+    #[error("the contract that the application hands out now could not be registered")]
+    Published(#[from] PublicationError),
 }
 
 /// Keeps the contract of one place; a worker.
@@ -111,16 +116,21 @@ impl Follower {
     async fn another(&self, mut known: Known) -> Known {
         let mut health = self.serving.health.clone();
         let mut said = String::new();
+        // Whatever it answers, even another version every time, it is not asked, and Consul not
+        // told, more often than its health is looked at.
+        let mut not_before = Instant::now() + self.interval;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(self.interval * CHECKS) => {}
                 Ok(()) = health.changed() => {}
             }
+            tokio::time::sleep_until(not_before).await;
             // An application that is not well may not know what it says.
             if !matches!(*health.borrow_and_update(), Health::Well(_)) {
                 continue;
             }
-            match self.ask(Some(&known)).await {
+            not_before = Instant::now() + self.interval;
+            match self.renewed(&known).await {
                 Ok(None) => {}
                 Ok(Some(now)) if now.contract.digest == known.contract.digest => known = now,
                 Ok(Some(now)) => return now,
@@ -133,6 +143,17 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Asks while a contract is served: another that Consul would not take must not end it.
+    async fn renewed(&self, known: &Known) -> Result<Option<Known>, Fault> {
+        let now = self.ask(Some(known)).await?;
+        if let Some(now) = &now
+            && now.contract.digest != known.contract.digest
+        {
+            check_version(&self.serving.client, &now.contract.contract).await?;
+        }
+        Ok(now)
     }
 
     /// Asks once; nothing if the answer is the one that is known.

@@ -45,7 +45,7 @@ Examples:
   hermes-sidecar demo                        everything on this machine, nothing to set up
   hermes-sidecar run -c hermes.toml          a sidecar beside a service
   hermes-sidecar run -- ./nightly-import     a batch job with a sidecar that ends with it
-  hermes-sidecar task 01a22f95-8175-700f     what became of a task"
+  hermes-sidecar task order-17               what became of a task"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -167,7 +167,7 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     match std::panic::catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(exit)) => exit.into(),
+        Ok(Ok(exit)) => output::settle(exit).into(),
         Ok(Err(failure)) => {
             output::talk(&failure.to_string());
             failure.exit().into()
@@ -186,7 +186,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         Exit::Usage.into()
     } else {
         output::data(text.as_bytes());
-        Exit::Fine.into()
+        output::settle(Exit::Fine).into()
     }
 }
 

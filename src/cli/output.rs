@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,6 +13,9 @@ use crate::config;
 
 use super::exit::Exit;
 
+/// Whether data could not be written: a script must not take half a file for a whole one.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
 /// Writes data. A reader that has gone away (`| head`) is no error of ours.
 pub(super) fn data(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
@@ -19,6 +23,15 @@ pub(super) fn data(bytes: &[u8]) {
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
         talk(&format!("cannot write to standard output: {error}"));
+        HAS_FAILED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Turns a good end into a bad one if data was lost on the way.
+pub(super) fn settle(exit: Exit) -> Exit {
+    match exit {
+        Exit::Fine if HAS_FAILED.load(Ordering::Relaxed) => Exit::Usage,
+        exit => exit,
     }
 }
 

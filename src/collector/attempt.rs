@@ -75,10 +75,10 @@ pub(super) fn attempts(told: &[Told]) -> Vec<Attempt<'_>> {
 /// Sums up the reports of one call; `None` without any.
 pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
     let attempts = attempts(told);
-    let (first, newest) = (attempts.first()?, attempts.last()?);
+    let (first, newest) = (attempts.first()?, newest(&attempts)?);
     let asked = first.anyone();
     Some(CallSummary {
-        by_sidecar: told.iter().any(is_of_a_sidecar),
+        by_sidecar: attempts.iter().any(Attempt::is_of_a_sidecar),
         call_id: asked.call_id.clone(),
         task_id: asked.task_id.clone(),
         step_id: asked.step_id.clone(),
@@ -95,8 +95,12 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
     })
 }
 
-fn is_of_a_sidecar(told: &Told) -> bool {
-    matches!(told.report.reporter, Reporter::Caller | Reporter::Callee)
+/// Returns the attempt that a call stands by: the newest that a sidecar speaks of, since an
+/// application may tell of attempts that nobody made.
+pub(super) fn newest<'s, 'a>(attempts: &'s [Attempt<'a>]) -> Option<&'s Attempt<'a>> {
+    let mut newest_first = attempts.iter().rev();
+    let of_a_sidecar = newest_first.find(|attempt| attempt.is_of_a_sidecar());
+    of_a_sidecar.or(attempts.last())
 }
 
 /// Returns the step that made this call, as the first reporter that knows it says.
@@ -136,6 +140,10 @@ impl<'a> Attempt<'a> {
             decisive,
             told,
         })
+    }
+
+    fn is_of_a_sidecar(&self) -> bool {
+        self.by(Reporter::Caller).is_some() || self.by(Reporter::Callee).is_some()
     }
 
     /// Says whether the reply found nobody, as any of the reporters saw it.
@@ -496,6 +504,20 @@ pub(super) mod tests {
         assert_eq!(call.ended_at, None);
         assert!(call.degraded);
         assert_eq!(summarise(&[]), None);
+    }
+
+    #[test]
+    fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
+        let ended = told(Reporter::Caller, &[(Pending, 100), (Completed, 200)]).plain();
+        for state in [FailedExecution, Executing] {
+            let own = told(Reporter::Application, &[(state, 150)]);
+            let own = own.with(|report| report.attempt = 2);
+            let alone = summarise(std::slice::from_ref(&own)).unwrap();
+            assert_eq!(alone.state, state);
+            let call = summarise(&[ended.clone(), own]).unwrap();
+            assert_eq!(call.state, Completed, "{state}");
+            assert_eq!(call.ended_at.map(Timestamp::millis), Some(200));
+        }
     }
 
     #[test]

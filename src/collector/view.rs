@@ -2,7 +2,7 @@
 //!
 //! A pure function of the reports and the present time.
 
-use super::attempt::{Attempt, CallSummary, Told, attempts, summarise};
+use super::attempt::{Attempt, CallSummary, Told, attempts, newest, summarise};
 use crate::task::{Failure, Id, Reporter, State, StateAt, Timestamp};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -127,7 +127,7 @@ impl<'a> Step<'a> {
 
     /// Names the step, what ran it and where, as far as that is known.
     fn name(&self) -> String {
-        let attempt = self.attempts.last();
+        let attempt = newest(&self.attempts);
         let agent = attempt.map_or("", |attempt| attempt.agent());
         match attempt.map(|attempt| attempt.instance()) {
             Some(instance) if !instance.is_empty() => {
@@ -231,7 +231,7 @@ fn verdict(
     if leading.is_open() {
         return open_verdict(leading, now);
     }
-    let Some(attempt) = leading.attempts.last() else {
+    let Some(attempt) = newest(&leading.attempts) else {
         return String::new();
     };
     if leading.call.state == State::Completed {
@@ -250,7 +250,7 @@ fn verdict(
     }
     let culprit = culprit(steps, leading);
     let name = culprit.name();
-    let attempt = culprit.attempts.last().unwrap_or(attempt);
+    let attempt = newest(&culprit.attempts).unwrap_or(attempt);
     let reason = match attempt.error() {
         Some(error) if error.detail.is_empty() => error.title.clone(),
         Some(error) => format!("{}: {}", error.title, error.detail),
@@ -282,7 +282,7 @@ fn verdict(
 fn open_verdict(step: &Step<'_>, now: Timestamp) -> String {
     let name = step.name();
     let state = step.call.state;
-    let since = step.attempts.last().map(Attempt::started_at);
+    let since = newest(&step.attempts).map(Attempt::started_at);
     let since = text(since.unwrap_or(now).age(now));
     let overdue = step.call.deadline_at.age(now);
     if overdue.is_zero() {

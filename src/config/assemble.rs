@@ -11,6 +11,7 @@ use super::reader::Reader;
 use super::secure;
 use super::settings::*;
 use super::{Role, Roles};
+use crate::contract::{self, openapi};
 use crate::socket::Address;
 
 /// Beyond it no contract is read; the canonical form may have 256 KiB.
@@ -262,11 +263,12 @@ fn name(reader: &mut Reader, contracts: &Contracts, roles: Roles) -> String {
         return given;
     }
     // A contract whose file is missing or unreadable is a problem of its own.
-    let first = contracts.sources.first().and_then(ContractSource::file);
-    let Some(first) = first.filter(|first| first.is_file()) else {
+    let sources = contracts.sources.first();
+    let first = sources.and_then(|source| Some((source, source.file()?)));
+    let Some((source, file)) = first.filter(|(_, file)| file.is_file()) else {
         return given;
     };
-    match family(first) {
+    match family(source, file) {
         Ok(family) => {
             reader.derive("application.name", &family, "first contract");
             family
@@ -279,17 +281,18 @@ fn name(reader: &mut Reader, contracts: &Contracts, roles: Roles) -> String {
 }
 
 /// Reads the id of a contract without judging the rest, and cuts off its version.
-fn family(file: &Path) -> Result<String, String> {
+fn family(source: &ContractSource, file: &Path) -> Result<String, String> {
     let cannot = |why: String| format!("cannot be taken from {}: {why}", file.display());
     let mut text = Vec::new();
     std::fs::File::open(file)
         .and_then(|opened| opened.take(LONGEST_CONTRACT).read_to_end(&mut text))
         .map_err(|error| cannot(error.to_string()))?;
-    let contract: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|error| cannot(error.to_string()))?;
-    let id = contract["id"]
-        .as_str()
-        .ok_or_else(|| cannot("it has no id".to_owned()))?;
+    let id = match openapi::is_document(&text) {
+        true => id_in_document(&text, source),
+        false => id_of_contract(&text),
+    };
+    let id = id.map_err(cannot)?;
+    let id = id.as_str();
     let family = match id.rsplit_once("-v") {
         Some((family, version))
             if version
@@ -302,6 +305,25 @@ fn family(file: &Path) -> Result<String, String> {
     };
     address::check_name(family, 1, 63).map_err(cannot)?;
     Ok(family.to_owned())
+}
+
+fn id_of_contract(text: &[u8]) -> Result<String, String> {
+    let contract: serde_json::Value =
+        serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let id = contract["id"].as_str().map(str::to_owned);
+    id.ok_or_else(|| "it has no id".to_owned())
+}
+
+fn id_in_document(text: &[u8], source: &ContractSource) -> Result<String, String> {
+    let wanted = openapi::Wanted {
+        agent: None,
+        method: source.method.as_str(),
+        path: &source.path,
+    };
+    match contract::from_file(text, &wanted) {
+        Ok((contract, _warnings)) => Ok(contract.id.to_string()),
+        Err(_problems) => Err("`contract lint` says what is wrong with it".to_owned()),
+    }
 }
 
 fn as_id(host_name: &str) -> String {

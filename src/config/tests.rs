@@ -782,6 +782,25 @@ fn show_gives_origins() {
     }
 }
 
+#[test]
+fn an_openapi_document_names_the_application_as_a_contract_does() {
+    let world = World::with(SERVICE);
+    let schema = r#"{"content": {"application/json": {"schema": {"type": "object"}}}}"#;
+    let document = format!(
+        r#"{{"openapi": "3.1.0", "info": {{"title": "t", "version": "1.0.0"}}, "paths": {{
+            "/api/v1/risk": {{"post": {{
+                "x-hermes": {{"id": "credit-score-v1.0", "constraints": {{"timeout_ms": 500}}}},
+                "requestBody": {schema},
+                "responses": {{"200": {{"description": "d", "content": {{"application/json": {{"schema": {{"type": "object"}}}}}}}}}}
+            }}}}}}}}"#
+    );
+    std::fs::write(world.path("fraud.json"), document).unwrap();
+    assert_eq!(world.load().application.name, "credit-score");
+    std::fs::write(world.path("fraud.json"), r#"{"openapi": "3.1.0"}"#).unwrap();
+    let problems = world.problems(Role::Sidecar);
+    assert!(problems[0].contains("contract lint"), "{problems:?}");
+}
+
 /// A value for a key that is built, as TOML.
 fn value_for(path: &'static str) -> BoxedStrategy<String> {
     use super::kind::Kind;

@@ -93,7 +93,8 @@ impl Attempt {
         if let Some(report) = &self.report {
             let mut report = (**report).clone();
             self.fill(&mut report);
-            self.recorder.spool.offer(report);
+            // A loss is counted there, and the call goes on.
+            self.recorder.spool.offer(report).ok();
         }
     }
 

@@ -8,7 +8,7 @@ use crate::socket::{ConnectError, Speaks};
 use crate::task::{Deadline, Failure, Problem, State};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper::body::Body as HttpBody;
 use std::error::Error as _;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use tokio::time::Instant;
 /// A whole answer.
 #[derive(Debug)]
 pub struct Answer {
+    /// The protocol it came in.
+    pub version: Version,
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -205,6 +207,7 @@ async fn answer(
         })?;
     lease.release();
     Ok(Answer {
+        version: head.version,
         status: head.status,
         headers: head.headers,
         body,

@@ -50,6 +50,13 @@ pub fn add_forwarded(headers: &mut HeaderMap, peer: IpAddr, scheme: &'static str
     }
 }
 
+/// Removes where a request came from.
+pub fn strip_forwarded(headers: &mut HeaderMap) {
+    for name in [FORWARDED, FORWARDED_FOR, FORWARDED_PROTO] {
+        headers.remove(name);
+    }
+}
+
 /// Makes one line of a list's lines, in their order, with `last` behind them.
 fn append_to_list(headers: &mut HeaderMap, name: HeaderName, last: &str) {
     let mut list = Vec::new();

@@ -4,6 +4,7 @@
 //! reads a safe message; the log has the whole chain of causes.
 
 use super::body::Body;
+use super::forward::Answer;
 use super::headers::{add_via, strip_context, strip_hop_by_hop, strip_length};
 use crate::context::{Fields, header};
 use crate::contract::Violations;
@@ -11,7 +12,7 @@ use crate::identity::Digest;
 use crate::task::{Failure, Problem, State};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
@@ -203,12 +204,13 @@ pub struct Said<'a> {
 }
 
 /// Writes the reply that carries an application's answer: its status and bytes unchanged.
-pub fn answer(
-    status: StatusCode,
-    mut headers: HeaderMap,
-    body: Bytes,
-    said: &Said<'_>,
-) -> Response<Body> {
+pub fn answer(answer: Answer, said: &Said<'_>) -> Response<Body> {
+    let Answer {
+        version,
+        status,
+        mut headers,
+        body,
+    } = answer;
     strip_hop_by_hop(&mut headers);
     strip_context(&mut headers);
     strip_length(&mut headers);
@@ -216,7 +218,7 @@ pub fn answer(
     say_state(&mut headers, said.end);
     say_executed(&mut headers, said.executed);
     say_digest(&mut headers, said.digest);
-    add_via(&mut headers, Version::HTTP_11, said.proxy);
+    add_via(&mut headers, version, said.proxy);
     said.timing.write(&mut headers);
     let mut response = Response::new(Body::whole(body));
     *response.status_mut() = status;

@@ -131,10 +131,10 @@ impl Spool {
 
     /// Queues the report of an attempt that is still open; durable within milliseconds.
     ///
-    /// It replaces an earlier open state and is ignored once an end state is there.
-    pub fn offer(&self, report: Report) {
-        // A failure is counted; there is nothing else to do about it.
-        self.submit(Urgency::Soon, report, |_| {}).ok();
+    /// It replaces an earlier open state and is ignored once an end state is there. A failure has
+    /// been counted; most callers can do nothing else about it.
+    pub fn offer(&self, report: Report) -> Result<(), SpoolLoss> {
+        self.submit(Urgency::Soon, report, |_| {})
     }
 
     /// Stores the report of an ended attempt; queued when called, so safe to drop.

@@ -99,14 +99,14 @@ async fn a_stored_end_state_is_there_after_a_crash() {
 async fn the_first_end_state_wins_and_open_states_give_way() {
     let place = Place::new();
     let spool = place.spool().await;
-    spool.offer(report("a", State::Dispatched));
-    spool.offer(report("a", State::Executing));
+    spool.offer(report("a", State::Dispatched)).unwrap();
+    spool.offer(report("a", State::Executing)).unwrap();
     spool.append(report("a", State::Timeout)).await;
     for (state, repeated) in [(State::Completed, false), (State::Timeout, true)] {
         let kept = spool.append(report("a", state)).await;
         assert_eq!(kept, Durability::Known { repeated });
     }
-    spool.offer(report("a", State::Executing));
+    spool.offer(report("a", State::Executing)).unwrap();
     spool.append(report("b", State::Completed)).await;
     let rows = claim_all(&spool).await;
     let expected = [
@@ -122,7 +122,7 @@ async fn the_first_end_state_wins_and_open_states_give_way() {
 async fn an_acknowledged_row_that_has_changed_stays() {
     let place = Place::new();
     let spool = place.spool().await;
-    spool.offer(report("a", State::Executing));
+    spool.offer(report("a", State::Executing)).unwrap();
     spool.append(report("b", State::Completed)).await;
     let old = claim_all(&spool).await;
     spool.append(report("a", State::Completed)).await;
@@ -313,7 +313,9 @@ proptest! {
                         let sure = stored == Durability::Stored;
                         ends.entry(call).or_default().push((state, sure));
                     }
-                    Step::Tell(call, state) => spool.offer(report(&format!("call-{call}"), state)),
+                    Step::Tell(call, state) => {
+                        spool.offer(report(&format!("call-{call}"), state)).unwrap();
+                    }
                     Step::Claim => claimed = claim_all(&spool).await,
                     Step::Acknowledge => {
                         for (call, state) in states(&claimed) {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -477,6 +478,29 @@ async fn a_family_is_its_highest_minor_that_is_admitted() {
         "{reply:?}"
     );
     assert_eq!(world.callees.len(), 2);
+}
+
+#[tokio::test]
+async fn a_range_is_served_by_a_contract_in_use_where_no_more_can_be_followed() {
+    let pair = open().await;
+    let invoke = |agent: &str| {
+        let body = wrapped(agent, &fraud_input(), json!({}));
+        Reply::to(pair.outbound("/hermes/invoke").body(body))
+    };
+    assert_eq!(invoke(FRAUD).await.status, 200);
+    let higher = "/v1/kv/hermes/index/fraud-detection-v1.9";
+    pair.consul.put(higher, "{}").await;
+    // More names than a sidecar follows, as a faulty client may make them up.
+    let mut calls = JoinSet::new();
+    for number in 0..1100 {
+        let body = wrapped(&format!("made-up{number}-v1.0"), &fraud_input(), json!({}));
+        let call = pair.outbound("/hermes/invoke").body(body);
+        calls.spawn(Reply::to(call));
+    }
+    let refused = calls.join_all().await;
+    assert!(refused.iter().any(|reply| reply.status == 503));
+    let reply = invoke("fraud-detection@^1").await;
+    assert_eq!(reply.status, 200, "{reply:?}");
 }
 
 fn shop(hosts: &[String]) -> Setup {

@@ -164,6 +164,17 @@ fn healthcheck_is_zero_or_one() {
 }
 
 #[test]
+fn data_that_could_not_be_written_is_a_failure() {
+    for args in [&["config", "schema"][..], &["--help"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let output = hermes(args).stdout(full.unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains("cannot write to standard output"), "{told}");
+    }
+}
+
+#[test]
 fn orders_carry_the_header_that_a_browser_cannot_send() {
     for (args, line) in [
         (vec!["drain"], "POST /drain HTTP/1.1"),

@@ -3,6 +3,7 @@
 
 use crate::restart::{admitted, call};
 use crate::support::application::{Answer, Application};
+use crate::support::client::client;
 use crate::support::collector::Collector;
 use crate::support::contract;
 use crate::support::link::Link;
@@ -11,6 +12,7 @@ use crate::support::metric::Metrics;
 use crate::support::port::free_port;
 use crate::support::process::Process;
 use crate::support::program;
+use crate::support::reply::Reply;
 use crate::support::road::{AGENT, Road, application, callee};
 use crate::support::sidecar::Sidecar;
 use crate::support::wait::wait_until;
@@ -216,6 +218,14 @@ async fn a_full_spool_refuses_reports_and_no_calls() {
             > 0.0
     })
     .await;
+    // Nor does it say that it took what an application tells of its work.
+    for state in ["executing", "success"] {
+        let told = client().post(format!("{}/report-status", sidecar.outbound_url()));
+        let told = told.json(&json!({"task_id": "own", "status": state}));
+        let reply = Reply::to(told).await;
+        reply.problem(503, "spool-unavailable");
+        calls += 1.0;
+    }
     let page = metrics(&sidecar).await;
     let stored = page.sum("hermes_spool_appended_total", &[]);
     let refused = page.sum("hermes_spool_failures_total", &[("reason", "quota")]);

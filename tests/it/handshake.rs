@@ -13,6 +13,7 @@ use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::wait_until;
 use serde_json::{Value, json};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -257,6 +258,73 @@ async fn a_renewed_application_is_served_under_its_new_contract() {
     let info: Vec<&str> = info.collect();
     assert_eq!(info.len(), 1, "the first is gone: {info:?}");
     assert!(info[0].contains(renewed), "{info:?}");
+}
+
+#[tokio::test]
+async fn a_contract_under_a_version_published_otherwise_does_not_end_the_one_served() {
+    let consul = Consul::start().await;
+    let application = handing_out(&fraud_detection()).await;
+    let sidecar = native(&application, &consul).start().await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let of = |version: &str, timeout: u32| {
+        let mut contract = fraud_detection();
+        contract["version"] = json!(version);
+        contract["constraints"]["timeout_ms"] = json!(timeout);
+        Answer::json(&contract)
+    };
+    application.answer(HANDSHAKE, of("1.0.1", 500));
+    let serves = async |version: &str| {
+        let passing = consul.passing(FRAUD).await;
+        let meta = passing.first().map(|one| &one["Service"]["Meta"]);
+        meta.is_some_and(|meta| meta["hermes_version"] == version)
+    };
+    wait_until(WITHIN, "1.0.1 to be registered", async || {
+        serves("1.0.1").await
+    })
+    .await;
+
+    // Consul keeps the first body of 1.0.0 for good.
+    application.answer(HANDSHAKE, of("1.0.0", 400));
+    wait_until(WITHIN, "a word about the version", async || {
+        let log = sidecar.log();
+        log.contains("already holds another contract under this version")
+    })
+    .await;
+    assert_eq!(condition(&sidecar, "contract").await["ok"], true);
+    assert!(serves("1.0.1").await, "{}", sidecar.log());
+    let reply = post(
+        format!("{}{RISK}", sidecar.inbound_url()),
+        fraud_input().to_string(),
+    )
+    .await;
+    assert_eq!((reply.status, reply.json()), (200, fraud_output()));
+}
+
+#[tokio::test]
+async fn an_application_that_hands_out_ever_new_versions_is_asked_at_the_pace_of_its_health() {
+    let consul = Consul::start().await;
+    let application = handing_out(&fraud_detection()).await;
+    let handed_out = AtomicUsize::new(0);
+    application.script(HANDSHAKE, move |_| {
+        let mut contract = fraud_detection();
+        let patch = handed_out.fetch_add(1, Ordering::SeqCst);
+        contract["version"] = json!(format!("1.0.{patch}"));
+        Answer::json(&contract)
+    });
+    let _sidecar = native(&application, &consul).start().await;
+    wait_until(WITHIN, "forty health checks", async || {
+        application.calls("/hermes/health") >= 40
+    })
+    .await;
+    let (asked, checked) = (
+        application.calls(HANDSHAKE),
+        application.calls("/hermes/health"),
+    );
+    assert!(asked > 2, "a new version is noticed: asked {asked} times");
+    assert!(
+        asked <= checked,
+        "asked {asked} times over {checked} health checks"
+    );
 }
 
 #[tokio::test]

@@ -74,6 +74,9 @@ async fn asked_in(client: &reqwest::Client, url: &str) -> (Version, String) {
     let request = client.post(url).json(&contract::fraud_input());
     let reply = request.send().await.unwrap().error_for_status().unwrap();
     let told = reply.headers()["x-asked-in"].to_str().unwrap().to_owned();
+    // The first hop says in which protocol the answer came (RFC 9110 section 7.6.3).
+    let via = reply.headers()["via"].to_str().unwrap();
+    assert_eq!(via[..3], told[5..], "{via}");
     let version = reply.version();
     reply.bytes().await.unwrap();
     (version, told)

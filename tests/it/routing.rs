@@ -287,6 +287,9 @@ async fn local_listeners_refuse_foreign_hosts_and_pages_of_other_sites() {
     }
     let level = client().put(format!("{admin}/log-level")).body("debug");
     Reply::to(level).await.problem(403, "forbidden");
+    let asked = Reply::to(client().get(format!("{admin}/quit"))).await;
+    asked.problem(405, "method-not-allowed");
+    assert_eq!(asked.header("allow"), "POST");
     assert_eq!(pair.application.calls(RISK), 5);
 }
 

@@ -1,13 +1,14 @@
 //! A sidecar that cannot work says why and ends; one that can goes on with what is there.
 
 use crate::support::application::{Answer, Application};
-use crate::support::client::client;
+use crate::support::client::{client, succeeds};
 use crate::support::consul::Consul;
 use crate::support::contract::{fraud_detection, fraud_input, fraud_output};
 use crate::support::link::Link;
 use crate::support::pair::{FRAUD, Pair, RISK, wrapped};
 use crate::support::program;
 use crate::support::reply::Reply;
+use crate::support::road::{AGENT, ROUTE, Road, callee};
 use crate::support::sidecar::Sidecar;
 use crate::support::wait::{wait_for, wait_until};
 use serde_json::{Value, json};
@@ -384,6 +385,35 @@ async fn without_consul_a_sidecar_says_why_answers_in_time_and_registers_later()
             .await
             .is_some()
     );
+}
+
+#[tokio::test]
+async fn a_restart_with_consul_there_asks_it_before_it_calls_whom_it_remembers() {
+    let mut road = Road::start().await;
+    let input = fraud_input();
+    let call = async |caller: &Sidecar| {
+        let url = format!("{}/agents/{AGENT}{ROUTE}", caller.outbound_url());
+        Reply::to(client().post(url).json(&input)).await
+    };
+    assert_eq!(call(&road.caller).await.status, 200);
+    let state = road.caller.state_directory().join("state.db");
+    wait_until(WITHIN, "stored instances", async || holds(&state, AGENT)).await;
+    road.caller.kill9();
+    // The instance that is remembered goes, another one comes elsewhere.
+    assert!(road.callee.terminate().await.success());
+    let _moved = callee(&road.application)
+        .consul(&road.consul.address())
+        .start()
+        .await;
+    road.consul.wait_passing(AGENT, 1, WITHIN).await;
+    road.caller.start_again();
+    let url = format!("{}/live", road.caller.admin_url());
+    wait_until(WITHIN, "restarted caller", async || {
+        succeeds(&client(), &url).await
+    })
+    .await;
+    let reply = call(&road.caller).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
 }
 
 #[tokio::test]

@@ -42,18 +42,18 @@ async fn events_over_http2_pass_at_once() {
     ])
     .arg(pipe.url("/events?count=20&every_ms=100"));
     let mut curl = Process::spawn("curl", curl, &directory.path().join("log"));
+    let mut ages = Vec::new();
     for count in 1..=20 {
         // Each is there before the next one is sent, or soon after.
-        let events = wait_for(AT_ONCE * 5, "next event", async || {
+        let events = wait_for(AT_ONCE * 10, "next event", async || {
             let log = curl.log();
             (log.matches("\n\n").count() >= count).then_some(log)
         })
         .await;
-        let age = pipe
-            .streamer
-            .age(events.split("\n\n").nth(count - 1).unwrap());
-        assert!(age <= AT_ONCE, "event {count} took {age:?}");
+        let event = events.split("\n\n").nth(count - 1).unwrap();
+        ages.push(pipe.streamer.age(event));
     }
+    at_once(&ages);
     let ended = curl.ended(AT_ONCE * 5).await;
     assert!(ended.success(), "{ended}: {}", curl.log());
     assert!(curl.log().ends_with("over HTTP/2"), "{}", curl.log());
@@ -151,8 +151,15 @@ pub async fn events_pass_at_once(count: u32, pace: Duration) {
     ages.sort();
     let (middle, last) = (ages[ages.len() / 2], ages[ages.len() - 1]);
     eprintln!("{count} events: median {middle:?}, slowest {last:?}");
-    assert!(last <= AT_ONCE, "an event took {last:?}");
+    at_once(&ages);
     pipe.used_little_memory();
+}
+
+/// Holds that events came when they were sent. On a busy machine one in ten may be late; what is
+/// held back anywhere is late as a whole.
+pub fn at_once(ages: &[Duration]) {
+    let late = ages.iter().filter(|age| **age > AT_ONCE).count();
+    assert!(late * 10 <= ages.len(), "{late} were late: {ages:?}");
 }
 
 /// A streaming application behind two sidecars.

@@ -134,6 +134,9 @@ async fn a_vendors_api_is_called_with_the_key_from_the_file_and_hears_nothing_of
     let call = seen.last().unwrap();
     assert_eq!(call["authorization"], KEY);
     assert_eq!(call["host"], format!("localhost:{}", vendor.port));
+    for name in ["forwarded", "x-forwarded-for", "x-forwarded-proto"] {
+        assert!(!call.contains_key(name), "{name} tells who calls");
+    }
     let told: Vec<_> = call
         .keys()
         .filter(|name| name.as_str().starts_with("hermes"))

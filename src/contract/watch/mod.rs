@@ -293,6 +293,11 @@ impl Agent {
         self.view.load()
     }
 
+    /// Says whether Consul has answered, or has failed to and an earlier answer is in use.
+    pub fn is_settled(&self) -> bool {
+        *self.settled.borrow()
+    }
+
     /// Waits until something is known: at most until `until`, and only while the contract is new.
     ///
     /// Later calls do not wait again for a Consul that stays silent.
@@ -446,7 +451,10 @@ impl Follower {
         {
             known::keep(state, &self.agent.name, &view);
         }
-        let settled = answered || !view.offers.is_empty();
+        // What an earlier process knew counts only once Consul has failed to answer: since then an
+        // instance may have moved.
+        let is_silent = self.seen.borrow().error.is_some();
+        let settled = answered || (is_silent && !view.offers.is_empty());
         if !view.offers.is_empty() {
             let metrics = &self.directory.metrics;
             let resolve = || metrics.contract(Direction::Outbound, &self.agent.name);

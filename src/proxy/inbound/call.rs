@@ -398,9 +398,10 @@ impl Call {
             timing: &self.timing,
             proxy: &self.inbound.config.pseudonym,
         };
-        let mut response = respond::answer(answer.status, answer.headers, answer.body, &said);
+        let status = answer.status.as_u16();
+        let mut response = respond::answer(answer, &said);
         self.say_load(response.headers_mut());
-        self.count(end, answer.status.as_u16());
+        self.count(end, status);
         response
     }
 

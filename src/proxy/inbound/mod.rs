@@ -195,6 +195,7 @@ impl Inbound {
     fn address(&self, headers: &mut HeaderMap) {
         if let Some(host) = &self.config.outside {
             headers::strip_context(headers);
+            headers::strip_forwarded(headers);
             headers.insert(HOST, host.clone());
         }
         for name in self.config.added.keys() {

@@ -326,7 +326,7 @@ impl Call {
             proxy: &self.outbound.config.pseudonym,
         };
         self.count(outcome.end, answer.status.as_u16());
-        respond::answer(answer.status, answer.headers, answer.body, &said)
+        respond::answer(answer, &said)
     }
 
     async fn fail(mut self, attempt: Attempt, trouble: Trouble) -> Response<Body> {

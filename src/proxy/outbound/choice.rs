@@ -30,7 +30,7 @@ impl Outbound {
     /// Waits, if it is the contract's first use, until something is known of it.
     pub(super) async fn wait_for(&self, found: &Agent, until: Instant) {
         let metrics = &self.recorder.metrics;
-        if found.view().standing == Standing::Unasked {
+        if !found.is_settled() {
             metrics.cache_miss();
             found.settled(until).await;
         } else if found.view().stale {

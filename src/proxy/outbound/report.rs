@@ -105,15 +105,16 @@ impl Outbound {
 
     async fn spooled(&self, report: Report) -> Result<Receipt, Trouble> {
         let spool = &self.recorder.spool;
+        let lost = |_counted| {
+            let detail = "the spool takes no more reports; send this one again later";
+            Trouble::new(Problem::SpoolUnavailable, detail)
+        };
         if !report.state.is_end() {
-            spool.offer(report);
+            spool.offer(report).map_err(lost)?;
             return Ok(Receipt::accepting());
         }
         match spool.append(report).await {
-            Durability::Lost(_counted) => {
-                let detail = "the spool takes no more reports; send this one again later";
-                Err(Trouble::new(Problem::SpoolUnavailable, detail))
-            }
+            Durability::Lost(loss) => Err(lost(loss)),
             Durability::Known { repeated: true } => Ok(Receipt::repeated()),
             Durability::Known { repeated: false } => {
                 let reason = "another end state of this attempt was told already";

@@ -46,7 +46,14 @@ impl Outbound {
         for id in family.ids().iter() {
             let (id, version) = (id.to_string(), None);
             let agent = AgentName { id, version };
-            let found = self.directory.agent(&agent.id).map_err(refused)?;
+            let found = match self.directory.agent(&agent.id) {
+                Ok(found) => found,
+                // A lower one may be in use already.
+                Err(full) => {
+                    misfit.get_or_insert(refused(full));
+                    continue;
+                }
+            };
             // A minor that has only just been published is waited for like any first use.
             self.wait_for(&found, until).await;
             let view = found.view();

@@ -8,7 +8,7 @@ use crate::support::program;
 async fn the_flask_service_works_as_written() {
     let readme = Readme::read("examples/python-flask/README.md");
     readme.leave("pip install");
-    works_as_written(readme, ("python3 app.py", 5000), "order-1").await;
+    works_as_written(readme, ("python3 app.py", 5000), "intake-1").await;
 }
 
 #[tokio::test]
