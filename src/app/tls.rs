@@ -35,6 +35,7 @@ pub fn listener(tls: &Arc<Tls>, clients: Clients) -> ServerTls {
                 None
             }
         },
+        time_left: tls::peer_time_left,
         generation,
     }
 }

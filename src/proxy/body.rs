@@ -1,8 +1,9 @@
 //! Message bodies as the proxy handles them: whole in memory, or streamed through.
 
+use super::received::Received;
 use super::upstream::Lease;
 use bytes::{Bytes, BytesMut};
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use prometheus::IntGauge;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub enum Body {
 pub enum Error {
     #[error("the body broke off")]
     Broken(#[source] hyper::Error),
+    #[error("the stream was reset before the body's end")]
+    Reset,
     #[error("no byte came for {0:?}")]
     Idle(Duration),
     #[error("the body is longer than {0} bytes")]
@@ -34,7 +37,7 @@ pub enum Error {
 /// A body being passed on, with a limit on its silence.
 #[derive(Debug)]
 pub struct Stream {
-    incoming: Incoming,
+    incoming: Received,
     silence: Duration,
     timer: Pin<Box<Sleep>>,
     activity: Activity,
@@ -73,7 +76,7 @@ impl Body {
     }
 
     /// Passes `incoming` on; `silence` is the longest pause between two pieces.
-    pub fn stream(incoming: Incoming, silence: Duration, lease: Option<Lease>) -> Self {
+    pub fn stream(incoming: Received, silence: Duration, lease: Option<Lease>) -> Self {
         Body::Stream(Box::new(Stream {
             incoming,
             silence,
@@ -182,7 +185,7 @@ impl Stream {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Error::Broken(error)))),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
             Poll::Ready(None) => {
                 self.release();
                 Poll::Ready(None)
@@ -205,7 +208,7 @@ impl Stream {
 /// Reads a whole body of at most `max` bytes; trailers are let go.
 ///
 /// A body whose length is declared costs one allocation, one that comes in one piece none.
-pub async fn collect(mut body: Incoming, max: usize) -> Result<Bytes, Error> {
+pub async fn collect(mut body: Received, max: usize) -> Result<Bytes, Error> {
     let declared = body.size_hint().exact().map(|length| length as usize);
     if declared.is_some_and(|length| length > max) {
         return Err(Error::TooLarge(max));
@@ -231,7 +234,7 @@ pub async fn collect(mut body: Incoming, max: usize) -> Result<Bytes, Error> {
 }
 
 /// Reads what is left of a body and forgets it, at most `max` bytes; says whether it has ended.
-pub async fn discard(mut body: Incoming, max: usize) -> bool {
+pub async fn discard(mut body: Received, max: usize) -> bool {
     let mut seen = 0;
     while let Ok(Some(piece)) = next(&mut body).await {
         seen += piece.len();
@@ -242,12 +245,12 @@ pub async fn discard(mut body: Incoming, max: usize) -> bool {
     body.is_end_stream()
 }
 
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Error> {
+async fn next(body: &mut Received) -> Result<Option<Bytes>, Error> {
     loop {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
         match frame {
             None => return Ok(None),
-            Some(Err(error)) => return Err(Error::Broken(error)),
+            Some(Err(error)) => return Err(error),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => return Ok(Some(data)),

@@ -2,6 +2,7 @@
 
 use super::attempt::{Following, STILL_OPEN};
 use super::body::{self, Body};
+use super::received::Received;
 use super::respond::Trouble;
 use super::upstream::{Error, Lease, Unsent, Upstream};
 use crate::socket::{ConnectError, Speaks};
@@ -9,7 +10,7 @@ use crate::task::{Deadline, Failure, Problem, State};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
-use hyper::body::{Body as HttpBody, Incoming};
+use hyper::body::Body as HttpBody;
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,7 +139,9 @@ fn short_of_body(error: &Error) -> Option<Trouble> {
     tracing::debug!(error = %Chain(error), "a request's body did not come to its end");
     let problem = match body {
         body::Error::Idle(_) => Problem::RequestTimeout,
-        body::Error::Broken(_) | body::Error::TooLarge(_) => Problem::BadRequest,
+        body::Error::Broken(_) | body::Error::Reset | body::Error::TooLarge(_) => {
+            Problem::BadRequest
+        }
     };
     let detail = format!("the body did not arrive whole: {body}");
     Some(Trouble::new(problem, detail).executed(true))
@@ -206,7 +209,7 @@ async fn head(
     upstream: &Arc<Upstream>,
     mut lease: Lease,
     request: Request<Body>,
-) -> Result<(Response<Incoming>, Lease), Failed> {
+) -> Result<(Response<Received>, Lease), Failed> {
     let again = again(&lease, &request);
     let request = match lease.send(request).await {
         Ok(response) => return Ok((response, lease)),
@@ -282,7 +285,7 @@ pub async fn stream(
 }
 
 /// Streams an answer; one without content gives its connection back at once.
-fn pass_on(incoming: Incoming, silence: Duration, lease: Lease) -> Body {
+fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
     if incoming.is_end_stream() {
         lease.release();
         return Body::stream(incoming, silence, None);

@@ -5,7 +5,7 @@ use super::respond::Trouble;
 use super::target;
 use crate::identity::Authority;
 use crate::task::Problem;
-use http::header::{HOST, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Version, request::Parts};
 
 /// The longest request target; longer ones are 414.
@@ -92,7 +92,7 @@ fn too_large(headers: &HeaderMap, limits: &Limits) -> Option<String> {
         .then(|| format!("more than limits.max_header_bytes, {max_header_bytes} bytes"))
 }
 
-/// Any coding beside `chunked` would hide the body from its checks (RFC 9112 section 6.1).
+/// One way to say where a body ends. Any coding beside `chunked` would hide the body from its checks (RFC 9112 section 6.1).
 fn check_framing(headers: &HeaderMap) -> Result<(), Trouble> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let only_chunked = match (codings.next(), codings.next()) {
@@ -100,11 +100,22 @@ fn check_framing(headers: &HeaderMap) -> Result<(), Trouble> {
         (Some(one), None) => one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"),
         _ => false,
     };
-    if only_chunked {
-        return Ok(());
+    if !only_chunked {
+        let detail = "Transfer-Encoding may only be chunked";
+        return Err(Trouble::new(Problem::BadRequest, detail));
     }
-    let detail = "Transfer-Encoding may only be chunked";
-    Err(Trouble::new(Problem::BadRequest, detail))
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let first = headers.get(CONTENT_LENGTH);
+    let is_one = |length: &HeaderValue| {
+        let digits = length.as_bytes();
+        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) && first == Some(length)
+    };
+    // The parser of HTTP/1.1 has seen to it already, that of HTTP/2 takes an empty one.
+    if !lengths.all(is_one) {
+        let detail = "Content-Length must be one decimal number";
+        return Err(Trouble::new(Problem::BadRequest, detail));
+    }
+    Ok(())
 }
 
 /// One valid authority: HTTP/1.1 has exactly one Host, also beside an absolute target (RFC 9112
@@ -177,6 +188,14 @@ mod tests {
         let coded = |value: &'static str| verdict(|r| host(r).header("transfer-encoding", value));
         assert_eq!(coded("chunked"), 200);
         assert_eq!(coded("gzip, chunked"), 400);
+        let lengths = |one: &'static str, two: &'static str| {
+            let length = |r| host(r).header("content-length", one);
+            verdict(|r| length(r).header("content-length", two))
+        };
+        assert_eq!(lengths("3", "3"), 200);
+        assert_eq!(lengths("3", "4"), 400);
+        assert_eq!(lengths("", ""), 400);
+        assert_eq!(lengths("+3", "+3"), 400);
         assert_eq!(verdict(|r| host(r).method("CONNECT")), 403);
         let second = |r: http::request::Builder| r.version(Version::HTTP_2).uri("http://a:7401/x");
         assert_eq!(verdict(second), 200);

@@ -142,7 +142,7 @@ pub fn settle_host(headers: &mut HeaderMap, uri: &Uri) {
     }
 }
 
-/// Leaves an answer the length that its framing has: none beside a transfer coding, and one of
+/// Leaves a message the length that its framing has: none beside a transfer coding, and one of
 /// several equal ones (RFC 9112 section 6.3).
 pub fn settle_length(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {

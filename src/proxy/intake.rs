@@ -3,13 +3,13 @@
 use super::body;
 use super::head;
 use super::headers;
+use super::received::Received;
 use super::respond::Trouble;
 use crate::contract::guard;
 use crate::task::Problem;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
-use hyper::body::Incoming;
 use std::time::Duration;
 
 /// How much of a refused request's body is read and forgotten, and for how long.
@@ -28,7 +28,7 @@ pub struct Limits {
 /// Where a call's input comes from.
 pub enum Source {
     /// The request's body is the input.
-    Body(Incoming),
+    Body(Received),
     /// It was taken out of a wrapper.
     Input(Bytes),
     /// The wrapper had a fault, but whom it was for is known.
@@ -56,7 +56,7 @@ impl Limits {
     }
 
     /// Reads a whole body.
-    pub async fn read(&self, incoming: Incoming) -> Result<Bytes, Trouble> {
+    pub async fn read(&self, incoming: Received) -> Result<Bytes, Trouble> {
         let limit = self.body_timeout;
         let reading = body::collect(incoming, self.max_body_bytes);
         match tokio::time::timeout(limit, reading).await {
@@ -90,7 +90,7 @@ impl Source {
 ///
 /// A sender that is cut off while it writes often loses the answer (RFC 9112 section 9.6). Who
 /// waits for a 100 has not begun and is not asked to. Returns whether the connection can go on.
-pub async fn turn_away(head: &Parts, incoming: Incoming) -> bool {
+pub async fn turn_away(head: &Parts, incoming: Received) -> bool {
     if head.headers.contains_key(EXPECT) {
         return false;
     }

@@ -19,6 +19,7 @@ mod intake;
 mod lasting;
 pub mod outbound;
 mod passing;
+mod received;
 mod refusal;
 mod respond;
 mod target;

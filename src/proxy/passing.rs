@@ -7,7 +7,9 @@ use super::body::Body;
 use super::forward::{self, Failed};
 use super::head;
 use super::headers;
+use super::received::Received;
 use super::respond::Trouble;
+use super::target;
 use super::tunnel::{Asked, Tunnels};
 use super::upstream::Upstream;
 use crate::context::Trace;
@@ -15,7 +17,7 @@ use crate::socket::{Occupied, Speaks};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
-use hyper::body::{Body as HttpBody, Incoming};
+use hyper::body::Body as HttpBody;
 use hyper::upgrade::OnUpgrade;
 use std::sync::Arc;
 
@@ -40,9 +42,9 @@ impl Passing {
     /// Turns a received request into the one that goes out; the target is the received one.
     ///
     /// Context fields of ours are taken off; who sends it on adds those that are believed.
-    pub fn new(mut head: Parts, body: Incoming, trace: &Trace, way: &Way<'_>) -> Self {
+    pub fn new(mut head: Parts, body: Received, trace: &Trace, way: &Way<'_>) -> Self {
         let is_framed = is_framed(&head, &body);
-        let target = head.uri.path_and_query().cloned();
+        let target = target::origin(&head.uri).parse::<Uri>();
         let protocol = headers::upgrade_of(&head.headers).filter(|_| !is_framed);
         let downstream = head.extensions.remove::<OnUpgrade>();
         let place = head.extensions.remove::<Occupied>();
@@ -52,9 +54,10 @@ impl Passing {
         };
         let mut request = Request::new(body);
         *request.method_mut() = head.method;
-        *request.uri_mut() = target.map(Uri::from).unwrap_or_default();
+        *request.uri_mut() = target.unwrap_or_default();
         let mut out = head.headers;
         headers::settle_host(&mut out, &head.uri);
+        headers::settle_length(&mut out);
         headers::strip_hop_by_hop(&mut out);
         headers::strip_context(&mut out);
         out.remove(EXPECT);
@@ -142,7 +145,7 @@ fn is_offered(offered: &HeaderValue, protocol: &HeaderValue) -> bool {
 }
 
 /// Says whether a request has a body; that follows from the framing, not from the method.
-fn is_framed(head: &Parts, body: &Incoming) -> bool {
+fn is_framed(head: &Parts, body: &Received) -> bool {
     match head.version {
         Version::HTTP_2 => !body.is_end_stream(),
         _ => {

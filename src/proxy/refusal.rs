@@ -3,6 +3,7 @@
 use super::attempt::Recorder;
 use super::body::Body;
 use super::intake;
+use super::received::Received;
 use super::respond::{self, Trouble};
 use crate::context::Fields;
 use crate::task::Problem;
@@ -10,7 +11,6 @@ use crate::telemetry::metrics::Direction;
 use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use hyper::body::Incoming;
 use std::sync::Arc;
 
 /// What one listener refuses with.
@@ -37,7 +37,7 @@ impl Refusals {
         trouble: &Trouble,
         names: &Fields,
         head: &Parts,
-        body: Incoming,
+        body: Received,
     ) -> Response<Body> {
         let goes_on = intake::turn_away(head, body).await;
         let mut response = self.refuse(trouble, names);

@@ -3,6 +3,18 @@
 //! Decisions and forwarding use the same string, the one received; a path that others might read
 //! differently is refused instead of being repaired (RFC 3986 sections 3.3 and 6.2.2).
 
+use http::Uri;
+
+/// Returns the target as an origin server is sent it: an absolute one may leave the path out, also
+/// before a query (RFC 9112 section 3.2.1).
+pub fn origin(uri: &Uri) -> String {
+    let target = uri.path_and_query().map_or("", |target| target.as_str());
+    match target.starts_with('/') || target == "*" {
+        true => target.to_owned(),
+        false => format!("/{target}"),
+    }
+}
+
 /// Says whether a path is free of dot segments, broken escapes and NUL.
 pub fn is_plain(path: &str) -> bool {
     if !escapes_are_sound(path) {
@@ -75,6 +87,16 @@ fn escaped(rest: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_query_needs_no_path() {
+        let origin = |uri: &str| origin(&uri.parse().unwrap());
+        assert_eq!(origin("http://a?q=1"), "/?q=1");
+        assert_eq!(origin("http://a"), "/");
+        assert_eq!(origin("//b/x?q"), "//b/x?q");
+        assert_eq!(origin("/a%2Fb?"), "/a%2Fb?");
+        assert_eq!(origin("*"), "*");
+    }
 
     #[test]
     fn ambiguous_paths_are_not_plain() {

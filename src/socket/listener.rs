@@ -1,14 +1,16 @@
 //! A bound socket that accepts connections.
 //!
-//! - a unix socket that nobody listens on any more is replaced; one that is in use is not
-//! - our own socket file is removed when the listener is dropped
+//! - a unix socket that nobody listens on any more is replaced; one that is in use is not, also
+//!   where its owner is too busy to answer
+//! - our own socket file is removed when the listener is dropped; one that another process has put
+//!   in its place is left
 //! - out of descriptors, accepting waits instead of spinning
 
 use super::address::Address;
 use super::peer::Peer;
 use super::stream::Stream;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -28,6 +30,19 @@ pub enum Listener {
 pub struct UnixSocket {
     listener: UnixListener,
     path: PathBuf,
+    /// Which file is ours, where that could be found out.
+    file: Option<FileId>,
+}
+
+/// Device and inode of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::symlink_metadata(path).ok()?;
+        Some(Self(found.dev(), found.ino()))
+    }
 }
 
 /// Why a listener could not be bound.
@@ -105,8 +120,11 @@ impl UnixSocket {
             bound => bound,
         };
         let listener = bound.map_err(BindError::Unix)?;
-        let path = path.to_owned();
-        Ok(Self { listener, path })
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            file: FileId::of(path),
+        })
     }
 }
 
@@ -116,16 +134,21 @@ async fn clear(path: &Path) -> Result<(), BindError> {
     if !found.file_type().is_socket() {
         return Err(BindError::NotASocket);
     }
-    if UnixStream::connect(path).await.is_ok() {
-        return Err(BindError::InUse);
+    match UnixStream::connect(path).await {
+        // Only this says that nobody listens; a full queue or missing rights say the contrary.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(BindError::Unix)
+        }
+        _ => Err(BindError::InUse),
     }
-    std::fs::remove_file(path).map_err(BindError::Unix)
 }
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // Gone already, or not ours to remove any more: nothing is left to do.
-        std::fs::remove_file(&self.path).ok();
+        if self.file.is_some() && FileId::of(&self.path) == self.file {
+            // Gone meanwhile, or not ours to remove any more: nothing is left to do.
+            std::fs::remove_file(&self.path).ok();
+        }
     }
 }
 
@@ -150,6 +173,36 @@ mod tests {
         assert!(path.exists());
         let again = Listener::bind(&address).await.unwrap();
         assert_eq!(again.address().unwrap(), address);
+    }
+
+    #[tokio::test]
+    async fn a_busy_listener_keeps_its_socket() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let busy = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&busy, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&busy, 0).unwrap();
+        let _waits = UnixStream::connect(&path).await.unwrap();
+        let full = UnixStream::connect(&path).await.unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let bound = Listener::bind(&Address::Unix(path.clone())).await;
+        assert!(matches!(bound, Err(BindError::InUse)));
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_successors_socket_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let address = Address::Unix(path.clone());
+        let first = Listener::bind(&address).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = Listener::bind(&address).await.unwrap();
+        drop(first);
+        UnixStream::connect(&path).await.unwrap();
+        drop(second);
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -4,8 +4,8 @@
 //! - a TLS handshake and a head must each be complete `header_timeout` after they began, or the
 //!   connection closes without an answer; an idle connection closes after `idle_timeout`, and one
 //!   whose peer takes nothing of its answer after `stream_idle_timeout`
-//! - from the moment the process leaves, or our keys or roots are others than those the connection
-//!   began with, every reply asks the peer to close it: `Connection: close`, or GOAWAY; no
+//! - from the moment the process leaves, our keys or roots are others than those the connection
+//!   began with, or the certificate that its peer has shown expires, every reply asks the peer to close it: `Connection: close`, or GOAWAY; no
 //!   connection is reset under a peer that is still sending then
 
 use super::head_timer::HeadTimer;
@@ -30,6 +30,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::task::TaskTracker;
 
@@ -78,6 +79,8 @@ pub struct ServerTls {
     pub config: Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>,
     /// Reads the name that a verified certificate chain proves.
     pub name: fn(&[CertificateDer<'_>]) -> Option<Arc<str>>,
+    /// Tells how long that chain still holds; its connections are wound down then.
+    pub time_left: fn(&[CertificateDer<'_>]) -> Option<Duration>,
     /// Grows when keys or roots change; connections from before are wound down.
     pub generation: watch::Receiver<u64>,
 }
@@ -130,32 +133,55 @@ pub async fn serve<S: Serve>(
     }
 }
 
-/// Tells one connection that keys or roots have changed since it began.
+/// Tells one connection that keys or roots have changed since it began, or that the certificate its
+/// peer has shown holds no longer: either needs a new handshake.
 #[derive(Clone)]
-struct Renewal(Option<watch::Receiver<u64>>);
+struct Renewal {
+    generation: Option<watch::Receiver<u64>>,
+    expires: Option<Instant>,
+}
 
 impl Renewal {
     /// Looks from now on; to be called before the handshake asks for its configuration.
     fn of(tls: Option<&ServerTls>) -> Self {
-        Self(tls.map(|tls| {
+        let generation = tls.map(|tls| {
             let mut generation = tls.generation.clone();
             generation.mark_unchanged();
             generation
-        }))
+        });
+        Self {
+            generation,
+            expires: None,
+        }
     }
 
     fn has_come(&self) -> bool {
-        let generation = self.0.as_ref();
-        generation.is_some_and(|generation| generation.has_changed().unwrap_or(false))
+        let generation = self.generation.as_ref();
+        let expired = self
+            .expires
+            .is_some_and(|expires| expires <= Instant::now());
+        expired || generation.is_some_and(|generation| generation.has_changed().unwrap_or(false))
     }
 
     /// Completes with the change; never without TLS.
     async fn comes(self) {
-        let Some(mut generation) = self.0 else {
+        let Some(mut generation) = self.generation else {
             return std::future::pending().await;
         };
-        if generation.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        let changes = async {
+            if generation.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let expires = async {
+            match self.expires {
+                Some(expires) => tokio::time::sleep_until(expires).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = changes => {}
+            () = expires => {}
         }
     }
 }
@@ -171,11 +197,13 @@ struct Door<S> {
 
 impl<S: Serve> Door<S> {
     async fn welcome(&self, stream: Stream, mut peer: Peer, place: Occupied) {
-        let renewal = Renewal::of(self.tls.as_ref());
+        let mut renewal = Renewal::of(self.tls.as_ref());
         let secured = match &self.tls {
             None => stream,
             Some(tls) => match self.handshake(tls, stream).await {
-                Ok((secured, name)) => {
+                Ok((secured, name, left)) => {
+                    // Beyond what can be counted it does not matter.
+                    renewal.expires = left.and_then(|left| Instant::now().checked_add(left));
                     peer.name = name;
                     peer.secured = true;
                     secured
@@ -193,7 +221,7 @@ impl<S: Serve> Door<S> {
         &self,
         tls: &ServerTls,
         stream: Stream,
-    ) -> io::Result<(Stream, Option<Arc<str>>)> {
+    ) -> io::Result<(Stream, Option<Arc<str>>, Option<Duration>)> {
         let accepting = TlsAcceptor::from((tls.config)()).accept(stream);
         let mut lifecycle = self.lifecycle.clone();
         let accepted = tokio::select! {
@@ -204,7 +232,9 @@ impl<S: Serve> Door<S> {
         let secured = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let chain = secured.get_ref().1.peer_certificates();
         let name = chain.and_then(|chain| (tls.name)(chain));
-        Ok((Stream::Tls(Box::new(TlsStream::Server(secured))), name))
+        let left = chain.and_then(|chain| (tls.time_left)(chain));
+        let secured = Stream::Tls(Box::new(TlsStream::Server(secured)));
+        Ok((secured, name, left))
     }
 
     async fn speak(&self, stream: Stream, peer: Peer, place: Occupied, renewal: Renewal) {

@@ -18,7 +18,7 @@ mod tests;
 mod verify;
 
 pub use files::Config;
-pub use names::{NameError, peer_name};
+pub use names::{NameError, peer_name, peer_time_left};
 pub use pair::PairError;
 pub use parties::{Alpn, COLLECTOR, Clients, Found, SetUpError};
 pub use renew::{Event, Expiry, Observe, Part};

@@ -6,6 +6,7 @@
 //! - elsewhere: whether the certificate is genuine (`verify`)
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
@@ -67,6 +68,14 @@ pub fn peer_name(chain: &[CertificateDer<'_>]) -> Result<Arc<str>, NameError> {
         return Err(NameError::OutOfDate { from, until });
     }
     Identity::of(&leaf).map(|identity| identity.name)
+}
+
+/// Tells how long the certificate that a peer has shown still holds.
+pub fn peer_time_left(chain: &[CertificateDer<'_>]) -> Option<Duration> {
+    let leaf = EndEntityCert::try_from(chain.first()?).ok()?;
+    let until = Dates::of(&leaf).ok()?.until.millis();
+    let left = until.saturating_sub(Timestamp::now().millis());
+    Some(Duration::from_millis(left))
 }
 
 impl Identity {

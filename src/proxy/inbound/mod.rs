@@ -21,6 +21,7 @@ use super::head;
 use super::headers;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
+use super::received::Received;
 use super::refusal::Refusals;
 use super::respond::Trouble;
 use super::target;
@@ -217,6 +218,7 @@ impl Inbound {
         began: Instant,
     ) -> Response<Body> {
         let (mut head, body) = request.into_parts();
+        let body = Received::new(body, head.version);
         let trouble = match self.admit(&mut head, peer) {
             Ok(fields) => return self.lead(head, body, fields, began).await,
             Err(trouble) => trouble,
@@ -245,7 +247,7 @@ impl Inbound {
     async fn lead(
         self: Arc<Self>,
         head: Parts,
-        body: Incoming,
+        body: Received,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {

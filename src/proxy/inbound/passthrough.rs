@@ -5,11 +5,11 @@ use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
 use crate::proxy::headers;
 use crate::proxy::passing::{Passing, Way};
+use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
 use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
-use hyper::body::Incoming;
 
 impl Inbound {
     /// Passes a request on; of the context the application is told the caller's name alone, and
@@ -17,7 +17,7 @@ impl Inbound {
     pub(super) async fn pass_through(
         &self,
         head: Parts,
-        body: Incoming,
+        body: Received,
         caller: Option<String>,
     ) -> Response<Body> {
         if self.is_draining() {

@@ -6,6 +6,7 @@ use crate::proxy::body::Body;
 use crate::proxy::check;
 use crate::proxy::envelope::Envelope;
 use crate::proxy::intake::Source;
+use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
 use crate::task::Problem;
 use crate::telemetry::metrics::Admission;
@@ -13,7 +14,6 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use hyper::body::Incoming;
 use serde::Serialize;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ impl Inbound {
     pub(super) async fn reserved(
         self: Arc<Self>,
         head: Parts,
-        body: Incoming,
+        body: Received,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
@@ -148,7 +148,7 @@ impl Inbound {
     async fn invoke(
         self: Arc<Self>,
         mut head: Parts,
-        body: Incoming,
+        body: Received,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {

@@ -11,12 +11,12 @@ use crate::identity::Authority;
 use crate::proxy::body::Body;
 use crate::proxy::headers;
 use crate::proxy::passing::Passing;
+use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
 use crate::socket::{Endpoint, Place, Speaks};
 use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
-use hyper::body::Incoming;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Outbound {
         host: &str,
         port: u16,
         head: Parts,
-        body: Incoming,
+        body: Received,
     ) -> Response<Body> {
         match self.passed_on(host, port, head, body).await {
             Ok(response) => response,
@@ -42,7 +42,7 @@ impl Outbound {
         host: &str,
         port: u16,
         head: Parts,
-        body: Incoming,
+        body: Received,
     ) -> Result<Response<Body>, Trouble> {
         let addresses = resolve(host, port).await?;
         let (way, trace) = (self.way(), Trace::of(&head.headers, None));

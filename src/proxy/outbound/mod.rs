@@ -19,6 +19,7 @@ use super::head;
 use super::headers;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
+use super::received::Received;
 use super::refusal::Refusals;
 use super::respond::Trouble;
 use super::tunnel::Tunnels;
@@ -113,6 +114,7 @@ impl Outbound {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, began: Instant) -> Response<Body> {
         let (mut head, body) = request.into_parts();
+        let body = Received::new(body, head.version);
         match self.admit(&mut head) {
             Ok(fields) => self.lead(head, body, fields, began).await,
             Err(trouble) => {
@@ -136,7 +138,7 @@ impl Outbound {
     async fn lead(
         self: Arc<Self>,
         mut head: Parts,
-        body: Incoming,
+        body: Received,
         mut fields: Fields,
         began: Instant,
     ) -> Response<Body> {
@@ -214,7 +216,7 @@ impl Outbound {
         self: Arc<Self>,
         whom: Whom,
         head: Parts,
-        body: Incoming,
+        body: Received,
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
@@ -244,7 +246,7 @@ impl Outbound {
     async fn unwrap(
         &self,
         head: &mut Parts,
-        body: Incoming,
+        body: Received,
         fields: Fields,
     ) -> Result<(Whom, Bytes, Fields), Trouble> {
         let config = &self.config;

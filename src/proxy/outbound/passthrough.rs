@@ -5,13 +5,13 @@ use crate::context::{AgentName, Fields, Trace};
 use crate::contract::watch::Agent;
 use crate::proxy::body::Body;
 use crate::proxy::passing::{Passing, Way};
+use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
 use crate::route;
 use crate::socket::Speaks;
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use hyper::body::Incoming;
 
 impl Outbound {
     pub(super) async fn pass_through(
@@ -19,7 +19,7 @@ impl Outbound {
         found: &Agent,
         agent: &AgentName,
         head: Parts,
-        body: Incoming,
+        body: Received,
         own: Fields,
     ) -> Response<Body> {
         let (fields, _) = self.inherit(own);
@@ -34,7 +34,7 @@ impl Outbound {
         found: &Agent,
         agent: &AgentName,
         head: Parts,
-        body: Incoming,
+        body: Received,
         fields: &Fields,
     ) -> Result<Response<Body>, Trouble> {
         let view = found.view();

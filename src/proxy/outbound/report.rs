@@ -13,6 +13,7 @@ use crate::proxy::active::Step;
 use crate::proxy::attempt::deadline_at;
 use crate::proxy::body::Body;
 use crate::proxy::check;
+use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
 use crate::spool::Durability;
 use crate::task::{MOST_ATTEMPTS, Problem, Report, Short, Timestamp};
@@ -20,7 +21,6 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use hyper::body::Incoming;
 use serde::Serialize;
 
 /// The longest report, as at the collector.
@@ -45,7 +45,7 @@ impl Outbound {
     pub(super) async fn report_status(
         &self,
         mut head: Parts,
-        body: Incoming,
+        body: Received,
         fields: &Fields,
     ) -> Response<Body> {
         // The collector takes a body without a type, and applications tell either of them.
@@ -65,7 +65,7 @@ impl Outbound {
         }
     }
 
-    async fn take(&self, body: Incoming) -> Result<Receipt, Trouble> {
+    async fn take(&self, body: Received) -> Result<Receipt, Trouble> {
         let body = self.config.limits.read(body).await?;
         let parsed = guard::parse(&body, &self.config.limits.body);
         parsed.map_err(|refusal| check::refused(&refusal))?;

@@ -3,11 +3,12 @@
 use super::shared::InUse;
 use super::{Error, Upstream};
 use crate::proxy::body::Body;
+use crate::proxy::received::Received;
 use crate::socket::Speaks;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
-use hyper::body::{Body as HttpBody, Incoming};
+use hyper::body::Body as HttpBody;
 use hyper::client::conn::{TrySendError, http1};
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ impl Lease {
     /// Sends a request and waits for the head of its answer.
     ///
     /// A request that a dead kept connection never wrote comes back to be sent elsewhere.
-    pub async fn send(&mut self, mut request: Request<Body>) -> Result<Response<Incoming>, Unsent> {
+    pub async fn send(&mut self, mut request: Request<Body>) -> Result<Response<Received>, Unsent> {
         let sent = match &mut self.sender {
             Sender::Http1(sender) => {
                 *request.version_mut() = Version::HTTP_11;
@@ -70,7 +71,7 @@ impl Lease {
                 shared.sender.try_send_request(request).await
             }
         };
-        sent.map_err(|failed| self.unsent(failed))
+        sent.map(Received::of).map_err(|failed| self.unsent(failed))
     }
 
     fn unsent(&self, mut failed: TrySendError<Request<Body>>) -> Unsent {

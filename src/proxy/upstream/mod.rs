@@ -35,6 +35,8 @@ const MOST_IDLE: usize = 512;
 /// The longest wait for a connection to be accepted, within the attempt's own deadline: a peer
 /// that does not answer a SYN for that long would not answer a call either.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long others wait for a connection that somebody opens to be shared.
+const QUEUE: Duration = Duration::from_secs(1);
 /// Response heads beyond these are refused, as request heads are.
 const MOST_RESPONSE_HEADERS: usize = 200;
 const LONGEST_RESPONSE_HEAD: u32 = 128 * 1024;
@@ -52,7 +54,7 @@ pub struct Upstream {
     keep: Duration,
     idle: Mutex<VecDeque<Idle>>,
     shared: Mutex<Shared>,
-    /// One connection to be shared is opened at a time: the others then find it.
+    /// One connection to be shared is opened at a time, while that is quick: the others then find it.
     opening: Semaphore,
     /// Of the keys and roots that the kept connections were opened with.
     generation: AtomicU64,
@@ -127,12 +129,16 @@ impl Upstream {
         if !self.may_share(speaks) {
             return self.fresh(speaks).await;
         }
+        let asked = Instant::now();
         // The semaphore is never closed.
-        let _turn = self.opening.acquire().await;
-        match self.kept(speaks) {
-            Some(lease) => Ok(lease),
-            None => self.fresh(speaks).await,
+        let turn = self.opening.acquire().await;
+        if let Some(lease) = self.kept(speaks) {
+            return Ok(lease);
         }
+        // Who waited out somebody's vain attempt does not make the rest wait for its own as well:
+        // one behind the other, the last would wait for all before it.
+        let _turn = turn.ok().filter(|_| asked.elapsed() < QUEUE);
+        self.fresh(speaks).await
     }
 
     /// Says whether HTTP/2 may be spoken.
@@ -255,5 +261,49 @@ impl Upstream {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             *shared = Shared::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::ClientTls;
+    use rustls::crypto::aws_lc_rs;
+
+    /// Connects to a listener that never answers.
+    fn silent(address: std::net::SocketAddr) -> Endpoint {
+        let config =
+            rustls::ClientConfig::builder_with_provider(aws_lc_rs::default_provider().into());
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(rustls::RootCertStore::empty());
+        let config = Arc::new(config.with_no_client_auth());
+        let tls = ClientTls {
+            name: "fraud".try_into().unwrap(),
+            config: Arc::new(move |_| config.clone()),
+            generation: Arc::new(|| 0),
+        };
+        Endpoint {
+            place: Place::Tcp(address.to_string()),
+            tls: Some(tls),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_is_silent_holds_nobody_up_for_others() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = silent(listener.local_addr().unwrap());
+        let upstream = Upstream::new(endpoint, CONNECT, TaskTracker::new());
+        let began = Instant::now();
+        let tasks = TaskTracker::new();
+        for _ in 0..20 {
+            let upstream = upstream.clone();
+            tasks.spawn(async move {
+                let failed = upstream.lease(Speaks::Either).await.unwrap_err();
+                assert!(matches!(failed, Error::ConnectTimeout { .. }));
+            });
+        }
+        tasks.close();
+        tasks.wait().await;
+        assert!(began.elapsed() < 3 * CONNECT, "took {:?}", began.elapsed());
     }
 }

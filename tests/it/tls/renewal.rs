@@ -1,7 +1,7 @@
 //! Certificates and roots that change while calls go on.
 
 use super::house::{House, client_of, leaf};
-use crate::support::authority::{Authority, replace};
+use crate::support::authority::{Authority, Order, replace};
 use crate::support::client::{client, secure_client};
 use crate::support::contract::fraud_input;
 use crate::support::load::Load;
@@ -9,7 +9,7 @@ use crate::support::reply::Reply;
 use crate::support::road::AGENT;
 use crate::support::wait::wait_until;
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep_until};
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -82,6 +82,26 @@ async fn roots_are_exchanged_without_a_failed_call() {
     let trusts_new = secure_client(&new, Some(&house.ca.spiffe("shop"))).build();
     assert!(trusts_new.unwrap().get(&health).send().await.is_err());
     assert!(fresh().get(&health).send().await.is_ok());
+}
+
+#[tokio::test]
+async fn an_expired_certificate_ends_the_connections_that_were_opened_with_it() {
+    let house = House::start().await;
+    let health = format!("{}/hermes/health", house.callee.secure_inbound_url());
+    let now = SystemTime::now();
+    let order = || Order::spiffe("shop").valid(now, now + Duration::from_secs(5));
+    let shop = || secure_client(&house.ca, Some(&house.ca.issue(order())));
+    for shop in [shop(), shop().http1_only()] {
+        let shop = shop.build().unwrap();
+        assert!(shop.get(&health).send().await.is_ok());
+        // Never idle, and still it has to show a certificate anew.
+        let refused = async || {
+            // A session that is resumed shows no certificate anew and is told so.
+            let answered = shop.get(&health).send().await;
+            !answered.is_ok_and(|reply| reply.status() == 200)
+        };
+        wait_until(WITHIN, "refusal of an expired certificate", refused).await;
+    }
 }
 
 #[tokio::test]
