@@ -199,8 +199,19 @@ async fn answer(
         version: head.version,
         status: head.status,
         headers: head.headers,
-        body,
+        body: content(head.status, body),
     })
+}
+
+/// Takes what an answer of this status may bring: HTTP/2 lets a peer send content with a status
+/// that has none (RFC 9110 section 15.3.5), which no reader would see.
+fn content(status: StatusCode, body: Bytes) -> Bytes {
+    match status {
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
+            Bytes::new()
+        }
+        _ => body,
+    }
 }
 
 /// Sends a request and waits for the head of its answer; once more if a kept connection was dead,
@@ -291,4 +302,18 @@ fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
         return Body::stream(incoming, silence, None);
     }
     Body::stream(incoming, silence, Some(lease))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_without_content_brings_none() {
+        let body = Bytes::from_static(b"{}");
+        for (status, kept) in [(200, 2), (201, 2), (204, 0), (205, 0), (304, 0), (404, 2)] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(content(status, body.clone()).len(), kept, "{status}");
+        }
+    }
 }

@@ -120,18 +120,33 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Returns the protocol that a request asks to switch to, if it asks for one that may pass.
 ///
-/// `h2c` does not: RFC 9113 section 3.1 took that switch back, and it would hide requests from
-/// their checks.
+/// HTTP itself does not, under whatever name: RFC 9113 section 3.1 took `h2c` back, and behind
+/// such a switch requests would hide from their checks. Nor does what is no protocol's name, which
+/// a lenient server might read as one.
 pub fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (Some(protocol), None) = (protocols.next(), protocols.next()) else {
         return None;
     };
-    let names = protocol.as_bytes().split(|byte| *byte == b',');
-    let mut names = names.map(|name| name.trim_ascii());
-    let is_h2c = |name: &[u8]| name.eq_ignore_ascii_case(b"h2c");
-    let passes = !names.any(is_h2c) && named_by_connection(headers).contains(&UPGRADE);
+    let mut names = protocol.as_bytes().split(|byte| *byte == b',');
+    let may_pass = |name: &[u8]| is_protocol_beside_http(name.trim_ascii());
+    let passes = names.all(may_pass) && named_by_connection(headers).contains(&UPGRADE);
     passes.then(|| protocol.clone())
+}
+
+/// `NAME` or `NAME/VERSION` (RFC 9110 section 7.8), both tokens.
+fn is_protocol_beside_http(protocol: &[u8]) -> bool {
+    let mut parts = protocol.splitn(2, |byte| *byte == b'/');
+    let name = parts.next().unwrap_or_default();
+    let is_token = |part: &[u8]| {
+        let sound = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
+        !part.is_empty() && part.iter().all(sound)
+    };
+    let is_http = |name: &[u8]| {
+        let names: [&[u8]; 5] = [b"http", b"h2", b"h2c", b"h3", b"tls"];
+        names.iter().any(|http| name.eq_ignore_ascii_case(http))
+    };
+    is_token(name) && parts.next().is_none_or(is_token) && !is_http(name)
 }
 
 /// Gives a message one Host: the target's authority where it names one (RFC 9112 section 3.2.2).
@@ -284,6 +299,30 @@ mod tests {
         let mut left: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["te", "x-three"]);
+    }
+
+    #[test]
+    fn http_is_no_protocol_to_switch_to_however_it_is_spelt() {
+        for (protocol, passes) in [
+            ("websocket", true),
+            ("WebSocket/13", true),
+            ("parrot, websocket", true),
+            ("h2c", false),
+            ("H2C", false),
+            ("websocket, h2c", false),
+            ("\"h2c\"", false),
+            ("h2c/1", false),
+            ("h2c;q=1", false),
+            ("h2", false),
+            ("HTTP/2.0", false),
+            ("TLS/1.0", false),
+            ("", false),
+            (",", false),
+        ] {
+            let map = headers(&[("connection", "upgrade"), ("upgrade", protocol)]);
+            assert_eq!(upgrade_of(&map).is_some(), passes, "{protocol}");
+        }
+        assert!(upgrade_of(&headers(&[("upgrade", "websocket")])).is_none());
     }
 
     #[test]
