@@ -9,6 +9,7 @@ mod address;
 mod connect;
 mod dial;
 mod head_timer;
+mod held;
 mod linger;
 mod listener;
 mod patience;

@@ -9,12 +9,13 @@
 //!   connection is reset under a peer that is still sending then
 
 use super::head_timer::HeadTimer;
+use super::held::Held;
 use super::linger::Lingering;
 use super::listener::Listener;
 use super::patience::Patient;
 use super::peer::Peer;
 use super::stream::Stream;
-use super::traffic::{Busy, Held, Traffic};
+use super::traffic::{Busy, Traffic};
 use crate::lifecycle::{Observer, Phase};
 use bytes::Bytes;
 use http::header::{CONNECTION, UPGRADE};
@@ -35,7 +36,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::task::TaskTracker;
 
 /// The most requests at once on one HTTP/2 connection; more wait at the peer.
-const MOST_STREAMS: u32 = 256;
+pub(super) const MOST_STREAMS: u32 = 256;
 /// How much of a request's body is taken in before it is asked for; and of all on a connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -62,7 +63,11 @@ pub struct Limits {
 
 /// Answers requests; one value per listener.
 pub trait Serve: Send + Sync + 'static {
-    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static;
+    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync>
+        + std::fmt::Debug
+        + Send
+        + Unpin
+        + 'static;
 
     /// Answers one request; every failure is an answer too.
     fn serve(
@@ -260,6 +265,7 @@ impl<S: Serve> Door<S> {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = traffic.let_go_stalled(limits.stream_idle_timeout) => Ok(()),
             () = traffic.flooded() => {
                 tracing::warn!(%peer, "a peer let go most of its requests; its connection was closed");
                 Ok(())

@@ -1,11 +1,9 @@
 //! What happens on one connection, for whoever decides when it ends.
 
-use bytes::Buf;
-use hyper::body::{Body, Frame, SizeHint};
-use std::pin::Pin;
+use super::held::{Held, Shelf};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -29,6 +27,8 @@ pub struct Traffic {
     answered: AtomicUsize,
     let_go: AtomicUsize,
     flooded: Notify,
+    /// Answers that may be let go one by one.
+    shelf: Shelf,
 }
 
 impl Traffic {
@@ -44,7 +44,22 @@ impl Traffic {
             answered: AtomicUsize::new(0),
             let_go: AtomicUsize::new(0),
             flooded: Notify::new(),
+            shelf: Shelf::default(),
         })
+    }
+
+    /// Lets go, again and again, of answers of which the peer has taken nothing for `limit`.
+    pub async fn let_go_stalled(&self, limit: Duration) {
+        loop {
+            tokio::time::sleep((limit / 4).max(Duration::from_millis(50))).await;
+            let count = self.shelf.let_go_stalled(limit);
+            if count > 0 {
+                tracing::info!(
+                    count,
+                    "answers were let go: their peer took nothing of them"
+                );
+            }
+        }
     }
 
     /// Says whether a request is being answered.
@@ -133,10 +148,14 @@ impl Busy {
     }
 
     /// Holds the connection busy until an answer's body has ended or was let go.
-    pub fn until_end_of<B>(mut self, body: B) -> Held<B> {
+    pub fn until_end_of<B: Send + fmt::Debug + 'static>(mut self, body: B) -> Held<B> {
         self.is_answered = true;
-        self.traffic.answered.fetch_add(1, Ordering::Relaxed);
-        Held { body, _busy: self }
+        let traffic = self.traffic.clone();
+        traffic.answered.fetch_add(1, Ordering::Relaxed);
+        match traffic.is_http2() {
+            true => Held::shared(body, self, &traffic.shelf),
+            false => Held::own(body, self),
+        }
     }
 }
 
@@ -148,33 +167,6 @@ impl Drop for Busy {
         if !self.is_answered {
             self.traffic.count_let_go();
         }
-    }
-}
-
-/// An answer's body that keeps its connection busy.
-#[derive(Debug)]
-pub struct Held<B> {
-    body: B,
-    _busy: Busy,
-}
-
-impl<D: Buf, B: Body<Data = D> + Unpin> Body for Held<B> {
-    type Data = D;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<D>, B::Error>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

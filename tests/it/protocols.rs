@@ -150,6 +150,38 @@ fn sender_path(pair: &Pair, address: SocketAddr) -> String {
 }
 
 #[tokio::test]
+async fn an_answer_that_an_http2_peer_does_not_take_is_let_go() {
+    let pair = Pair::with(|callee| callee.set("limits.stream_idle_timeout", "1s")).await;
+    let [inbound, _] = pair.doors("/other");
+    let url: hyper::Uri = inbound.parse().unwrap();
+    let stream = TcpStream::connect(url.authority().unwrap().as_str());
+    let io = TokioIo::new(stream.await.unwrap());
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    // Not a byte of any answer may be sent.
+    builder.initial_stream_window_size(0);
+    let (mut sender, connection) = builder.handshake(io).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(async move { drop(connection.await) });
+    let mut replies = Vec::new();
+    for _ in 0..20 {
+        let request = Request::get(url.clone()).body(Full::<Bytes>::default());
+        let reply = sender.send_request(request.unwrap()).await.unwrap();
+        assert_eq!(reply.status(), 200);
+        replies.push(reply);
+    }
+    wait_until(WITHIN, "answers that are let go", async || {
+        let inflight = [("direction", "inbound")];
+        let inflight = pair.callee.metric("proxy_inflight_requests", &inflight);
+        inflight.await == 0.0
+    })
+    .await;
+    // The connection goes on.
+    let request = Request::get(url).body(Full::<Bytes>::default());
+    let reply = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(reply.status(), 200);
+}
+
+#[tokio::test]
 async fn no_byte_crosses_before_a_switch_is_granted_and_every_byte_after() {
     let pair = Pair::speaking("http1").await;
     for url in pair.doors("/echo") {
