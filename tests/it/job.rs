@@ -351,13 +351,14 @@ async fn a_command_finds_listeners_on_unix_sockets() {
 #[tokio::test]
 async fn a_command_that_serves_is_told_once_callers_have_heard() {
     let (application, consul) = tokio::join!(application(), Consul::start());
-    let script = "trap 'echo told >told; exit 0' TERM; while :; do sleep 0.05; done";
+    let script = "trap 'echo told >told; exit 0' TERM; echo up >up; while :; do sleep 0.05; done";
     let mut served = callee(&application)
         .consul(&consul.address())
         .set("limits.drain_delay", "2s")
         .command(&["sh", "-c", script])
         .start()
         .await;
+    wait_until(WITHIN, "start", async || file(&served, "up").exists()).await;
     let asked = Instant::now();
     served.process().signal(Signal::TERM);
     consul.wait_passing(AGENT, 0, AT_ONCE).await;
