@@ -4,15 +4,19 @@
 //! - the maintenance check survives registrations, unless they replace all checks
 //! - an index moves only where an observer could see a difference
 
+mod due;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::time::Instant;
 
 use super::decode::{CheckDefinition, Kind, Service, Status};
 use super::state::Refusal;
+use due::first_due;
+
+pub(super) use due::Probe;
 
 pub(super) const NODE: &str = "dev-registry";
 pub(super) const VERSION: &str = "1.8.7";
@@ -21,11 +25,6 @@ const MAX_SERVICES: usize = 4096;
 const MAX_NAMES: usize = 8192;
 /// Consul's: a check's output is cut here.
 const MAX_OUTPUT_BYTES: usize = 4096;
-/// Consul's: anything lower is raised to this, and looked at every `REAP_EVERY`.
-const MIN_DEREGISTER_AFTER: Duration = Duration::from_secs(60);
-const REAP_EVERY: Duration = Duration::from_secs(30);
-/// Consul's: HTTP checks run no more often.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAINTENANCE_REASON: &str = "Maintenance mode is enabled for this service, but no reason was provided. This is a default message.";
 
 pub(super) struct Catalog {
@@ -61,14 +60,6 @@ pub(super) struct Check {
     critical_since: Option<Instant>,
     /// When a TTL runs out, or when to probe next.
     due: Option<Instant>,
-}
-
-/// An HTTP check to run now.
-pub(super) struct Probe {
-    pub(super) check_id: String,
-    pub(super) url: String,
-    pub(super) method: String,
-    pub(super) timeout: Duration,
 }
 
 impl Catalog {
@@ -321,81 +312,6 @@ impl Catalog {
         self.touch(&service_id, *index);
     }
 
-    /// Does what is due: TTLs that ran out, services critical for too long.
-    pub(super) fn expire(&mut self, index: &mut u64) {
-        let now = Instant::now();
-        let is_over = |check: &&mut Check| {
-            matches!(check.definition.kind, Kind::Ttl(_)) && check.due.is_some_and(|due| due <= now)
-        };
-        let mut over = Vec::new();
-        for check in self.checks.values_mut().filter(is_over) {
-            check.due = None;
-            let output = match check.output.as_str() {
-                "" => "TTL expired".to_owned(),
-                last => format!("TTL expired (last output before timeout follows): {last}"),
-            };
-            over.push((check.definition.id.clone(), output));
-        }
-        for (check_id, output) in over {
-            self.set(index, &check_id, Status::Critical, &output);
-        }
-        let doomed = self
-            .checks
-            .values()
-            .filter(|check| self.reap_at(check).is_some_and(|at| at <= now));
-        let doomed: Vec<String> = doomed.map(|check| check.service_id.clone()).collect();
-        for id in doomed {
-            self.deregister(index, &id);
-        }
-    }
-
-    /// Takes up to `most` probes that are due, and sets when each is due again.
-    pub(super) fn due_probes(&mut self, most: usize) -> Vec<Probe> {
-        let now = Instant::now();
-        let mut probes = Vec::new();
-        for check in self.checks.values_mut() {
-            if probes.len() == most {
-                break;
-            }
-            let Kind::Http {
-                url,
-                method,
-                interval,
-                timeout,
-            } = &check.definition.kind
-            else {
-                continue;
-            };
-            if check.due.is_some_and(|due| due <= now) {
-                check.due = Some(now + (*interval).max(MIN_INTERVAL));
-                let check_id = check.definition.id.clone();
-                probes.push(Probe {
-                    check_id,
-                    url: url.clone(),
-                    method: method.clone(),
-                    timeout: *timeout,
-                });
-            }
-        }
-        probes
-    }
-
-    /// The next moment at which time alone changes something.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.checks
-            .values()
-            .flat_map(|check| [check.due, self.reap_at(check)])
-            .flatten()
-            .min()
-    }
-
-    fn reap_at(&self, check: &Check) -> Option<Instant> {
-        let after = check.definition.deregister_after?.max(MIN_DEREGISTER_AFTER);
-        let wanted = check.critical_since? + after - self.started;
-        let rounds = wanted.as_millis().div_ceil(REAP_EVERY.as_millis());
-        Some(self.started + REAP_EVERY * u32::try_from(rounds).unwrap_or(u32::MAX))
-    }
-
     pub(super) fn services(&self) -> impl Iterator<Item = &Registered> {
         self.services.values()
     }
@@ -448,17 +364,6 @@ impl Catalog {
             self.touched.retain(|name, _| living.contains(name));
         }
         self.touched.insert(name, index);
-    }
-}
-
-fn first_due(kind: &Kind) -> Option<Instant> {
-    match kind {
-        Kind::Ttl(ttl) => Some(Instant::now() + *ttl),
-        // Spread, as Consul does, so that checks registered together do not run together.
-        Kind::Http { interval, .. } => {
-            Some(Instant::now() + (*interval).max(MIN_INTERVAL).mul_f64(fastrand::f64()))
-        }
-        Kind::Maintenance => None,
     }
 }
 
