@@ -108,11 +108,7 @@ fn key(client: &Client, contract: &Contract) -> String {
 }
 
 /// Joins the signatures of a body that is there with ours; another body is an error.
-fn merged(
-    key: &str,
-    entry: &KvEntry,
-    contract: &Contract,
-) -> Result<signatures::Merged, Error> {
+fn merged(key: &str, entry: &KvEntry, contract: &Contract) -> Result<signatures::Merged, Error> {
     let ours = contract.digest();
     let key = key.to_owned();
     let Ok(there) = serde_json::from_slice::<Published<'_>>(&entry.value) else {

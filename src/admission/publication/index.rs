@@ -2,7 +2,7 @@
 
 use super::{Error, TRIES, pointer, shelf, step_back};
 use crate::consul::{Client, KvEntry, Poll};
-use crate::contract::{Contract, ContractId};
+use crate::contract::Contract;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use semver::Version;

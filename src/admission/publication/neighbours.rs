@@ -3,8 +3,8 @@
 //! The nearest lower version and the nearest higher one decide: what is compatible with them fits
 //! into the line, for compatibility carries from each version to the next.
 
-use super::shelf::{self, Unusable};
 use super::Error;
+use super::shelf::{self, Unusable};
 use crate::consul::{Client, Layout, Poll};
 use crate::contract::compatibility::{self, Comparison, Verdict};
 use crate::contract::{Contract, ContractId};
@@ -43,10 +43,14 @@ pub async fn compared(client: &Client, contract: &Contract) -> Result<Neighbours
     let (lower, higher) = around(layout, &contract.version, &keys);
     let mut neighbours = Neighbours::default();
     if let Some(older) = nearest(client, lower, &mut neighbours.passed_over).await? {
-        neighbours.conflicts.extend(conflict(older, contract.clone()).await);
+        neighbours
+            .conflicts
+            .extend(conflict(older, contract.clone()).await);
     }
     if let Some(newer) = nearest(client, higher, &mut neighbours.passed_over).await? {
-        neighbours.conflicts.extend(conflict(contract.clone(), newer).await);
+        neighbours
+            .conflicts
+            .extend(conflict(contract.clone(), newer).await);
     }
     Ok(neighbours)
 }
@@ -126,12 +130,15 @@ pub(super) fn told(conflicts: &[Conflict]) -> String {
         let all = conflict.differences();
         let (listed, more) = all.split_at(all.len().min(room));
         room -= listed.len();
-        let more = match more.len() {
+        let more = match more.len() + conflict.comparison.left_out {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
         let (older, newer) = (&conflict.older, &conflict.newer);
-        format!("{newer} {verb} what {older} promises: {}{more}", listed.join("; "))
+        format!(
+            "{newer} {verb} what {older} promises: {}{more}",
+            listed.join("; ")
+        )
     });
     told.collect::<Vec<_>>().join("; ")
 }
@@ -158,7 +165,10 @@ mod tests {
         let layout = Layout::new("hermes");
         let (lower, higher) = around(&layout, &Version::new(1, 0, 3), &keys);
         let names = |places: &[Place]| -> Vec<_> {
-            places.iter().map(|(id, version)| format!("{id} {version}")).collect()
+            places
+                .iter()
+                .map(|(id, version)| format!("{id} {version}"))
+                .collect()
         };
         assert_eq!(names(&lower), ["a-v1.0 1.0.2", "a-v1.0 1.0.0"]);
         assert_eq!(

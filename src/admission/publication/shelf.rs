@@ -75,8 +75,8 @@ pub async fn read(
 /// Lists the published versions of an id, the lowest first.
 pub async fn versions(client: &Client, id: &ContractId) -> Result<Vec<Version>, Error> {
     let layout = client.layout();
-    let keys = client.kv_keys(&layout.bodies(id.as_str()), Poll::CONSISTENT);
-    let keys = keys.await?.value;
+    let prefix = layout.bodies(id.as_str());
+    let keys = client.kv_keys(&prefix, Poll::CONSISTENT).await?.value;
     let places = keys.iter().filter_map(|key| place(layout, key));
     let mut versions: Vec<_> = places.map(|(_, version)| version).collect();
     versions.sort_unstable();
@@ -101,7 +101,9 @@ pub struct Shelf {
 /// Two reads, and one for each of at most `MOST_POINTERS` ids that the index does not know.
 pub async fn list(client: &Client) -> Result<Vec<Shelf>, Error> {
     let layout = client.layout();
-    let keys = client.kv_keys(&layout.contracts(), Poll::CONSISTENT).await?;
+    let keys = client
+        .kv_keys(&layout.contracts(), Poll::CONSISTENT)
+        .await?;
     let entries = client.kv_list(&layout.indexes(), Poll::CONSISTENT).await?;
     let mut indexed = HashMap::new();
     for entry in &entries.value {

@@ -43,7 +43,9 @@ pub fn merge(entry: &[u8], published: &Published<'_>, ours: &[Value]) -> Merged 
         .and_then(|list| serde_json::from_str(list.get()).ok())
         .unwrap_or_default();
     let wanted = lacking(&there, ours);
-    let room = MOST_SIGNATURES.saturating_sub(there.len()).min(wanted.len());
+    let room = MOST_SIGNATURES
+        .saturating_sub(there.len())
+        .min(wanted.len());
     let merged = (room > 0)
         .then(|| with(entry, contract, signatures, &wanted[..room]))
         .flatten();
@@ -125,7 +127,7 @@ mod tests {
 
     const BODY: &str = r#"{ "id": "a-v1.0", "version" : "1.0.0", "x-note": "{\"signatures\": [}",
   "input_schema": {"properties": {"signatures": {"type": "array"}}},
-  "output_schema": true, "constraints": {"timeout_ms": 5e2}SIGNATURES }"#;
+  "output_schema": true, "constraints": {"timeout_ms": 500}SIGNATURES }"#;
 
     fn body(signatures: &str) -> String {
         BODY.replace("SIGNATURES", signatures)
@@ -180,8 +182,11 @@ mod tests {
             let published: Published<'_> = serde_json::from_str(&text).unwrap();
             assert!(published.contract.get().ends_with(&after), "{text}");
             let cut = |text: &str| {
-                let (head, rest) = text.split_once("5e2}").unwrap();
-                (head.to_owned(), rest.split_once("\"digest\"").unwrap().1.to_owned())
+                let (head, rest) = text.split_once("500}").unwrap();
+                (
+                    head.to_owned(),
+                    rest.split_once("\"digest\"").unwrap().1.to_owned(),
+                )
             };
             assert_eq!(cut(&text), cut(&before));
             assert_eq!(add(&text, &ours), Merged::default(), "once is enough");
