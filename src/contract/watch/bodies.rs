@@ -85,9 +85,21 @@ pub async fn compiled(
     version: &Version,
     digest: Digest,
 ) -> Result<Arc<Compiled>, Error> {
-    if let Some(known) = cache.get(id, version, digest) {
-        return Ok(known);
+    match cache.get(id, version, digest) {
+        Some(known) => Ok(known),
+        None => fetched(client, cache, id, version, digest).await,
     }
+}
+
+/// Reads the body from Consul in any case; one that is not what `digest` names leaves the cache as
+/// it is.
+pub async fn fetched(
+    client: &Client,
+    cache: &Cache,
+    id: &ContractId,
+    version: &Version,
+    digest: Digest,
+) -> Result<Arc<Compiled>, Error> {
     let key = client.layout().body(id.as_str(), &version.to_string());
     let answer = client.kv_get(&key, Poll::NOW).await;
     let entry = match answer {
