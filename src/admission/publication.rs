@@ -18,8 +18,8 @@ mod signatures;
 pub use body::{Change, Publication, check_version, publish};
 pub use index::{Team, follow};
 pub use neighbours::{Conflict, Neighbours};
-pub use pointer::{Raise, point, raise};
-pub use shelf::{Book, Shelf, list, read, versions};
+pub use pointer::{Raise, current, point, raise};
+pub use shelf::{Book, Shelf, Unusable, list, read, told, versions};
 pub use signatures::MOST_SIGNATURES;
 
 use crate::consul::{self, ErrorKind};

@@ -13,6 +13,7 @@ mod lint;
 mod local;
 mod openapi;
 mod output;
+mod published;
 mod running;
 mod serve;
 mod settings;
@@ -101,6 +102,12 @@ enum ContractCommand {
     Lint(lint::LintArgs),
     /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
     Openapi(openapi::OpenapiArgs),
+    /// Publish a contract in Consul; exit 1 if it is refused.
+    Publish(published::PublishArgs),
+    /// List the published contracts with their current versions.
+    List(published::ListArgs),
+    /// Print a published contract as it stands.
+    Get(published::GetArgs),
 }
 
 /// Where settings come from.
@@ -200,6 +207,9 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
+        Command::Contract(ContractCommand::Publish(args)) => published::publish(args),
+        Command::Contract(ContractCommand::List(args)) => published::list(args),
+        Command::Contract(ContractCommand::Get(args)) => published::get(args),
         Command::Invoke(args) => invoke::invoke(args),
         Command::Task(args) => task::task(args),
         Command::Drain(args) => local::drain(args),

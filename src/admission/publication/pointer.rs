@@ -14,17 +14,16 @@ pub enum Raise {
     Missing,
 }
 
-/// Raises the pointer to the contract's version; one that is as high stays.
-pub async fn raise(client: &Client, contract: &Contract, raise: Raise) -> Result<(), Error> {
+/// Raises the pointer to the contract's version; one that is as high stays. Returns what it names.
+pub async fn raise(client: &Client, contract: &Contract, raise: Raise) -> Result<Version, Error> {
     let key = client.layout().version(contract.id.as_str());
     for _ in 0..TRIES {
         let entry = client.kv_get(&key, Poll::CONSISTENT).await?.value;
-        let stays = match entry.as_ref().and_then(named) {
-            Some(present) => raise == Raise::Missing || present >= contract.version,
-            None => false,
-        };
-        if stays || written(client, &key, entry, &contract.version).await? {
-            return Ok(());
+        let version = &contract.version;
+        match entry.as_ref().and_then(named) {
+            Some(present) if raise == Raise::Missing || present >= *version => return Ok(present),
+            _ if written(client, &key, entry, version).await? => return Ok(version.clone()),
+            _ => {}
         }
         step_back().await;
     }
@@ -54,7 +53,7 @@ pub async fn point(client: &Client, id: &ContractId, version: &Version) -> Resul
 }
 
 /// Reads which version is current; nothing where the key names none.
-pub(super) async fn current(client: &Client, id: &ContractId) -> Result<Option<Version>, Error> {
+pub async fn current(client: &Client, id: &ContractId) -> Result<Option<Version>, Error> {
     let key = client.layout().version(id.as_str());
     let entry = client.kv_get(&key, Poll::CONSISTENT).await?.value;
     Ok(entry.as_ref().and_then(named))

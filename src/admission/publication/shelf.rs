@@ -157,7 +157,7 @@ pub(super) fn place(layout: &Layout, key: &str) -> Option<(ContractId, Version)>
 }
 
 /// Says which versions there are.
-pub(super) fn told(versions: &[Version]) -> String {
+pub fn told(versions: &[Version]) -> String {
     match versions {
         [] => "no version of it is".to_owned(),
         versions => {
