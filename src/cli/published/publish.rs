@@ -210,7 +210,7 @@ fn show(all: &[Done], format: OutputArgs) {
         }
         if done.signatures_left_out > 0 {
             output::talk(&format!(
-                "{} signatures were left out: {} are published, and no more fit",
+                "signatures left out: {}; a published contract carries {} at the most, and none is dropped",
                 done.signatures_left_out,
                 publication::MOST_SIGNATURES
             ));
