@@ -8,6 +8,7 @@
     reason = "it is offered whole; not each part has its test yet"
 )]
 
+pub mod agent;
 pub mod application;
 pub mod article;
 pub mod authority;
