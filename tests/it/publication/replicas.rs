@@ -58,3 +58,75 @@ async fn another_body_under_a_used_version_is_not_registered() {
     assert_eq!(consul.passing(FRAUD).await.len(), 1);
     assert_eq!(value(&consul, &body_key("1.0.0")).await, before);
 }
+
+/// Consul forgets a registration, and the sidecar makes its entries whole again.
+#[tokio::test]
+async fn what_an_operator_did_outlives_a_registration_made_anew() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    let application = Application::start().await;
+    desk.publish(&fraud("1.0.0"), &[]).with(0);
+    desk.publish(&stricter("1.0.1"), &["--allow-breaking"])
+        .with(0);
+    let mut callee = serving(&consul, &application.url(), stricter("1.0.1"))
+        .set("application.instance", "it")
+        .start()
+        .await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let mut times = 0;
+    let mut registered_anew = async || {
+        let path = format!("/v1/agent/service/deregister/{FRAUD}-it");
+        consul.put(&path, "").await;
+        times += 1;
+        wait_until(WITHIN, "the registration", async || {
+            let again = callee.log().matches("\"again\":true").count();
+            again == times && consul.passing(FRAUD).await.len() == 1
+        })
+        .await;
+    };
+
+    // The lowered version stays; the index had followed.
+    desk.publish(&fraud("1.0.0"), &["--current", "1.0.0"])
+        .with(0);
+    registered_anew().await;
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.0");
+    assert_eq!(index(&consul).await["version"], "1.0.0");
+
+    // A body that is gone comes back, accepted as it once was, and is the highest again.
+    let before = body(&consul, "1.0.1").await;
+    let key = format!("/v1/kv/{}", body_key("1.0.1"));
+    let url = format!("{}{key}", consul.address());
+    crate::support::client::client()
+        .delete(url)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(value(&consul, &body_key("1.0.1")).await, None);
+    registered_anew().await;
+    assert_eq!(body(&consul, "1.0.1").await["contract"], before["contract"]);
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.1");
+
+    // One that was changed keeps nobody from calling who knows the good one, and is told of.
+    let text = value(&consul, &body_key("1.0.1")).await.unwrap();
+    consul
+        .put(&key, text.replace("\"high\"", "\"dangerous\""))
+        .await;
+    registered_anew().await;
+    let contracts = format!("{}/contracts", callee.admin_url());
+    wait_until(WITHIN, "the fault in /contracts", async || {
+        let told = crate::support::client::get_text(&contracts).await;
+        told.contains("has changed its content") && told.contains("\"registered\":true")
+    })
+    .await;
+    // A start is another matter: what is published is not what it would serve.
+    callee.terminate().await;
+    let fresh = serving(&consul, &application.url(), stricter("1.0.1"));
+    let fresh = fresh.start_unready().await;
+    wait_until(WITHIN, "the refusal", async || {
+        fresh
+            .log()
+            .contains("delete the key, and the contract is published anew")
+    })
+    .await;
+    assert_eq!(consul.passing(FRAUD).await, [] as [Value; 0]);
+}
