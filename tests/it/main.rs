@@ -34,6 +34,7 @@ mod publication;
 mod registry_conversation;
 mod repository;
 mod restart;
+mod rollout;
 mod routing;
 mod shards;
 mod shutdown;
