@@ -1,6 +1,6 @@
 //! What a comparison found, for people and for programs.
 
-use std::fmt;
+use std::{cmp::Reverse, collections::HashSet, fmt};
 
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ impl Verdict {
 }
 
 /// The part of a contract a finding is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     Input,
@@ -80,8 +80,17 @@ impl Comparison {
             } = finding;
             (*side, pointer.clone(), message.clone())
         };
-        findings.sort_by_key(|finding| (std::cmp::Reverse(finding.verdict), by_place(finding)));
+        findings.sort_by_key(|finding| (Reverse(finding.verdict), by_place(finding)));
         findings.dedup();
+        // Where something is sure to break, doubts about the same place say nothing more.
+        let place = |finding: &Finding| (finding.side, finding.pointer.clone());
+        let breaking = findings
+            .iter()
+            .filter(|finding| finding.verdict == Verdict::Breaking);
+        let broken: HashSet<_> = breaking.map(place).collect();
+        findings.retain(|finding| {
+            finding.verdict == Verdict::Breaking || !broken.contains(&place(finding))
+        });
         let left_out = findings.len().saturating_sub(MOST);
         findings.truncate(MOST);
         findings.sort_by_key(by_place);
