@@ -26,6 +26,7 @@ mod show;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use address::{Advertise, CollectorTarget, Upstream};
 pub use addresses::Addresses;
