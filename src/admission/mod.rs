@@ -22,6 +22,7 @@ pub use health::{
     Config as HealthConfig, Error as HealthError, Health, Prober, Speaks as HealthSpeaks,
 };
 pub use judge::Judge;
+pub use publication::{Error as PublicationError, check_version};
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing};
 

@@ -20,9 +20,9 @@ pub use index::{Team, follow};
 pub use neighbours::{Conflict, Neighbours};
 pub use pointer::{Raise, current, point, raise};
 pub use shelf::{Book, Shelf, Unusable, list, read, told, versions};
-pub use signatures::MOST_SIGNATURES;
 
 use crate::consul::{self, ErrorKind};
+use crate::contract::trust::MOST_SIGNATURES;
 use crate::identity::Digest;
 use semver::Version;
 use std::time::Duration;
@@ -89,12 +89,11 @@ impl Error {
 /// Signatures that are not published: those that are there take all the room.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{left_out} of our signatures are not published: a published contract carries {most} at the \
-     most, and none is ever dropped; raise the version"
+    "{left_out} of our signatures are not published: a contract bears {MOST_SIGNATURES} at the most, \
+     and none that is published is ever dropped; raise the version"
 )]
 pub struct Crowded {
     pub left_out: usize,
-    pub most: usize,
 }
 
 /// Lets others who write the same key go first, in some order.

@@ -265,11 +265,8 @@ impl Registrar {
         publication::raise(&self.client, contract, raise).await?;
         self.state.doubt = None;
         if published.left_out > 0 {
-            let most = publication::MOST_SIGNATURES;
-            self.doubt(&publication::Crowded {
-                left_out: published.left_out,
-                most,
-            });
+            let left_out = published.left_out;
+            self.doubt(&publication::Crowded { left_out });
         }
         Ok(())
     }

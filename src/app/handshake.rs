@@ -6,8 +6,9 @@
 //! - an answer that cannot be used changes nothing while a contract is served
 
 use super::serving::{Serving, Workers};
-use crate::admission::publication::{self, check_version, publish};
-use crate::admission::{Handshake, HandshakeError, Health, contract_of};
+use crate::admission::{
+    Handshake, HandshakeError, Health, PublicationError, check_version, contract_of,
+};
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -37,7 +38,7 @@ enum Fault {
     )]
     SameVersion { id: String, version: String },
     #[error("the contract that the application hands out now could not be registered")]
-    Published(#[from] publication::Error),
+    Published(#[from] PublicationError),
 }
 
 /// Keeps the contract of one place; a worker.
@@ -131,10 +132,7 @@ impl Follower {
             not_before = Instant::now() + self.interval;
             match self.renewed(&known).await {
                 Ok(None) => {}
-                Ok(Some(now)) if now.contract.digest == known.contract.digest => {
-                    self.sign(&now, &known).await;
-                    known = now;
-                }
+                Ok(Some(now)) if now.contract.digest == known.contract.digest => known = now,
                 Ok(Some(now)) => return now,
                 Err(fault) => {
                     let reason = Chain(&fault).to_string();
@@ -156,26 +154,6 @@ impl Follower {
             check_version(&self.serving.client, &now.contract.contract).await?;
         }
         Ok(now)
-    }
-
-    /// Publishes the signatures that the same contract has come with anew.
-    async fn sign(&self, now: &Known, known: &Known) {
-        let (now, known) = (&now.contract.contract, &known.contract.contract);
-        if now.signatures == known.signatures {
-            return;
-        }
-        let by = format!(
-            "{}/{}",
-            self.serving.admission.application, self.serving.instance
-        );
-        if let Err(error) = publish(&self.serving.client, now, &by, true).await {
-            let error = Chain(&error).to_string();
-            tracing::warn!(
-                contract = now.id.as_str(),
-                error,
-                "renewed signatures are not published"
-            );
-        }
     }
 
     /// Asks once; nothing if the answer is the one that is known.

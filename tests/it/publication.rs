@@ -12,9 +12,12 @@ use crate::support::program;
 use crate::support::sidecar::{Setup, Sidecar};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use hermes_sidecar::contract::trust::sign;
+use hermes_sidecar::identity::key::KeyPair;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -124,10 +127,21 @@ fn stricter(version: &str) -> Value {
     contract
 }
 
-fn signed(mut contract: Value, numbers: &[usize]) -> Value {
-    let signature = |n: &usize| json!({"protected": format!("p{n}"), "signature": format!("s{n}")});
-    contract["signatures"] = numbers.iter().map(signature).collect();
-    contract
+/// The contract signed by each of these keys, one after the other.
+fn signed(contract: Value, keys: &[usize]) -> Value {
+    static KEYS: OnceLock<Vec<KeyPair>> = OnceLock::new();
+    let pairs = KEYS.get_or_init(|| (0..24).map(|_| KeyPair::generate().unwrap()).collect());
+    keys.iter().fold(contract, |contract, key| {
+        let kid = format!("key-{key}");
+        let renewed = sign(&contract.to_string(), &pairs[*key], Some(&kid)).unwrap();
+        serde_json::from_str(&renewed.text.unwrap()).unwrap()
+    })
+}
+
+/// The signatures that `signed` makes with these keys.
+fn signatures(keys: &[usize]) -> Vec<Value> {
+    let contract = signed(fraud("1.0.0"), keys);
+    contract["signatures"].as_array().unwrap().clone()
 }
 
 /// Reads a key's value.

@@ -33,7 +33,8 @@ pub async fn raise(client: &Client, contract: &Contract, raise: Raise) -> Result
 /// Sets the pointer to a published version, be it lower than the present one.
 pub async fn point(client: &Client, id: &ContractId, version: &Version) -> Result<(), Error> {
     let book = shelf::read(client, id, version).await?;
-    if !book.is_some_and(|book| book.contract().is_ok()) {
+    let is_there = book.is_some_and(|book| book.contract().is_ok());
+    if !is_there {
         return Err(Error::Unpublished {
             id: id.to_string(),
             version: version.clone(),

@@ -1,18 +1,16 @@
 //! Adding signatures to a contract that is published already.
 //!
 //! Only the member `signatures` grows: every other byte of the entry stays, and no signature that
-//! is there is dropped or rewritten.
+//! is there is dropped or rewritten. No more are added than those who judge the contract look at.
 
 use crate::consul::MAX_VALUE_BYTES;
 use crate::contract::Contract;
+use crate::contract::trust::MOST_SIGNATURES;
 use crate::contract::watch::Published;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::ops::Range;
-
-/// How many signatures a published contract may carry.
-pub const MOST_SIGNATURES: usize = 16;
 
 /// What adding came to.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use crate::cli::lint::read;
 use crate::cli::{OutputArgs, client, output};
 use crate::config::Registry;
 use crate::consul::Client;
+use crate::contract::trust::MOST_SIGNATURES;
 use crate::contract::{Contract, Profile, lint, openapi};
 
 use super::{Place, failed};
@@ -210,9 +211,8 @@ fn show(all: &[Done], format: OutputArgs) {
         }
         if done.signatures_left_out > 0 {
             output::talk(&format!(
-                "signatures left out: {}; a published contract carries {} at the most, and none is dropped",
-                done.signatures_left_out,
-                publication::MOST_SIGNATURES
+                "signatures left out: {}; a contract bears {} at the most, and none that is published is dropped",
+                done.signatures_left_out, MOST_SIGNATURES
             ));
         }
     }

@@ -71,7 +71,7 @@ async fn neighbours_on_both_sides_are_minded_across_minors() {
     let refused = desk.publish(&stricter("1.1.0"), &["-o", "json"]).json(1);
     let pairs = refused["refused"].as_array().unwrap();
     assert_eq!(pairs[0]["older"], "fraud-detection-v1.0 1.0.0", "{refused}");
-    assert_ne!(pairs[0]["verdict"], "compatible", "{refused}");
+    assert_eq!(pairs[0]["verdict"], "breaking", "{refused}");
     // Below one that is stricter: it is the newer one that would break it.
     desk.publish(&stricter("2.1.0"), &[]).with(0);
     let refused = desk.publish(&fraud("2.0.0"), &["-o", "json"]).json(1);
@@ -83,6 +83,17 @@ async fn neighbours_on_both_sides_are_minded_across_minors() {
             &json!("fraud-detection-v2.1 2.1.0")
         )
     );
+    // What takes nothing from anybody fits in between.
+    let mut wider = fraud("1.1.0");
+    wider["input_schema"]["properties"]["note"] = json!({"type": "string"});
+    let mut highest = wider.clone();
+    highest["id"] = "fraud-detection-v1.3".into();
+    highest["version"] = "1.3.0".into();
+    desk.publish(&highest, &[]).with(0);
+    wider["input_schema"]["properties"]["note"] = json!(true);
+    wider["id"] = "fraud-detection-v1.4".into();
+    wider["version"] = "1.4.0".into();
+    desk.publish(&wider, &[]).with(0);
     // Other majors and other families are nobody's neighbours.
     desk.publish(&stricter("10.0.0"), &[]).with(0);
     let mut other = stricter("1.0.0");
