@@ -1,7 +1,8 @@
 //! Holding a new contract against the published ones of its family and major.
 //!
 //! The nearest lower version and the nearest higher one decide: what is compatible with them fits
-//! into the line, for compatibility carries from each version to the next.
+//! into the line, for compatibility carries from each version to the next. Two that are written at
+//! the very same moment do not see each other.
 
 use super::Error;
 use super::shelf::{self, Unusable};
@@ -175,5 +176,29 @@ mod tests {
             names(&higher),
             ["a-v1.0 1.0.10", "a-v1.2 1.2.0", "a-v1.10 1.10.0"]
         );
+    }
+    #[tokio::test]
+    async fn an_error_tells_the_gravest_differences_and_how_many_more() {
+        let contract = |patch: u64, required: &[String]| {
+            let text = serde_json::json!({
+                "id": "a-v1.0", "version": format!("1.0.{patch}"),
+                "input_schema": {"type": "object", "required": required},
+                "output_schema": true, "constraints": {"timeout_ms": 500 + patch}
+            });
+            Contract::from_slice(text.to_string().as_bytes()).unwrap()
+        };
+        let names: Vec<_> = (0..15).map(|n| format!("n{n}")).collect();
+        let none = conflict(contract(0, &names), contract(0, &names[..2])).await;
+        assert!(none.is_none(), "asking for less hurts nobody");
+        let found = conflict(contract(0, &[]), contract(1, &names))
+            .await
+            .unwrap();
+        let all = found.differences();
+        assert!(all.len() > MOST_TOLD, "{all:?}");
+        let told = told(&[found]);
+        assert!(told.starts_with("a-v1.0 1.0.1 breaks what a-v1.0 1.0.0 promises: breaking /"));
+        let more = format!(", and {} more", all.len() - MOST_TOLD);
+        assert!(told.ends_with(&more), "{told}");
+        assert_eq!(told.matches("breaking /").count(), MOST_TOLD, "{told}");
     }
 }
