@@ -2,7 +2,7 @@
 
 use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
-use crate::{consul_outage, delivery, restart, streaming, tls};
+use crate::{compatibility, consul_outage, delivery, restart, streaming, tls};
 use std::time::Duration;
 
 #[tokio::test]
@@ -52,5 +52,12 @@ async fn a_thousand_slow_clients_hold_up_nobody() {
 async fn a_thousand_clients_that_leave_leave_nothing_behind() {
     if is_long() {
         leaving::clients_that_leave(170).await;
+    }
+}
+
+#[test]
+fn ten_thousand_pairs_of_schemas_are_judged_right() {
+    if is_long() {
+        compatibility::judge(10_000);
     }
 }
