@@ -7,6 +7,7 @@
 
 mod check;
 mod client;
+mod diff;
 mod exit;
 mod invoke;
 mod keygen;
@@ -104,6 +105,8 @@ enum Command {
 enum ContractCommand {
     /// Judge contract files; exit 1 if one has errors.
     Lint(lint::LintArgs),
+    /// Tell whether a new contract may take an old one's place; exit 1 if that breaks somebody.
+    Diff(diff::DiffArgs),
     /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
     Openapi(openapi::OpenapiArgs),
     /// Publish a contract in Consul; exit 1 if it is refused.
@@ -214,6 +217,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Check { config, output } => check::check(config, output),
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
+        Command::Contract(ContractCommand::Diff(args)) => diff::diff(args),
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
         Command::Contract(ContractCommand::Publish(args)) => published::publish(args),
         Command::Contract(ContractCommand::List(args)) => published::list(args),

@@ -2,13 +2,13 @@
 //!
 //! Answers nothing where the answer depends on what is not modelled here.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, collections::HashSet};
 
 use serde_json::{Map, Value};
 
 use super::{
     node::{Node, is_asserted},
-    quantity::{Quantity, count, is_same_value},
+    quantity::{Quantity, count, is_same_value, key},
     work::{DEEPEST, Work},
 };
 use crate::contract::schema::FORMATS;
@@ -64,10 +64,7 @@ impl Judge<'_> {
             "then" | "else" | "minContains" | "maxContains" => Some(true),
             "type" => Some(has_type(said, value)),
             "const" => Some(is_same_value(said, value)),
-            "enum" => {
-                let mut members = node.list("enum").iter();
-                Some(members.any(|member| is_same_value(member, value)))
-            }
+            "enum" => Some(self.work.holds(said, value)),
             "contentEncoding" | "contentMediaType" | "contentSchema" => Some(true),
             _ => match value {
                 Value::Number(number) => of_number(name, said, Quantity::of(number)),
@@ -274,14 +271,8 @@ fn has_all(wanted: &Value, members: &Map<String, Value>) -> bool {
 }
 
 fn is_unique(items: &[Value]) -> bool {
-    let mut rest = items;
-    while let Some((first, others)) = rest.split_first() {
-        if others.iter().any(|other| is_same_value(first, other)) {
-            return false;
-        }
-        rest = others;
-    }
-    true
+    let mut seen = HashSet::new();
+    items.iter().all(|item| seen.insert(key(item)))
 }
 
 /// Yes if all say yes, no if one says no; nothing in between.

@@ -75,15 +75,21 @@ fn schemas(side: Side, old: &Value, new: &Value) -> Vec<Finding> {
         // What was left out may have been the reason against.
         issues.iter_mut().for_each(doubt);
     }
+    let removed = removal::removed(&subset.work, side, old, new);
+    let at = issues.iter().map(|issue| issue.at);
+    let at: Vec<_> = at.chain(removed.iter().map(|(part, _)| *part)).collect();
+    let places = node::places(&at);
     let mut findings: Vec<Finding> = issues
         .into_iter()
-        .map(|issue| finding(issue.verdict, issue.at.pointer(&issue.steps), issue.message))
+        .map(|issue| {
+            let pointer = issue.at.pointer(&places, &issue.steps);
+            finding(issue.verdict, pointer, issue.message)
+        })
         .collect();
-    let removed = removal::removed(&subset.work, side, old, new);
     findings.extend(
         removed
             .into_iter()
-            .map(|(part, message)| finding(Verdict::Breaking, part.pointer(&[]), message)),
+            .map(|(part, message)| finding(Verdict::Breaking, part.pointer(&places, &[]), message)),
     );
     if subset.work.is_spent() {
         let message = "cannot be decided: the schemas are too large to compare";

@@ -1,6 +1,9 @@
 //! Schemas in their document: what they say, and where their references lead.
 
-use std::ptr;
+use std::{
+    collections::{HashMap, HashSet},
+    ptr,
+};
 
 use serde_json::{Map, Value};
 
@@ -157,36 +160,51 @@ impl<'a> Node<'a> {
         !self.is_plain() && (has("unevaluatedProperties") || has("unevaluatedItems"))
     }
 
-    /// Finds the place of a schema in its document, and goes on from there.
-    pub fn pointer(self, steps: &[String]) -> String {
-        let mut at = Pointer::default();
-        find(self.source.root, self.schema, &mut at);
+    /// Goes on from the place of this schema, which `places` has to know.
+    pub fn pointer(self, places: &Places, steps: &[String]) -> String {
+        let place = places.get(&self.address());
+        let mut at = place.cloned().unwrap_or_default();
         steps.iter().for_each(|step| at.push(step));
         at.to_string()
     }
 }
 
-/// Lets the pointer lead to what is wanted, if it is there.
-fn find(within: &Value, wanted: &Value, at: &mut Pointer) -> bool {
-    if ptr::eq(within, wanted) {
-        return true;
+/// Where schemas stand in their documents, by address.
+pub type Places = HashMap<*const Value, Pointer>;
+
+/// Looks for all schemas at once.
+pub fn places(nodes: &[Node<'_>]) -> Places {
+    let wanted: HashSet<_> = nodes.iter().map(|node| node.address()).collect();
+    let mut roots: Vec<&Value> = Vec::new();
+    for node in nodes {
+        if !roots.iter().any(|root| ptr::eq(*root, node.source.root)) {
+            roots.push(node.source.root);
+        }
     }
-    let mut step = |name: &str, part: &Value| {
-        let before = at.clone();
-        at.push(name);
-        let is_found = find(part, wanted, at);
-        if !is_found {
-            *at = before;
-        }
-        is_found
-    };
+    let mut found = Places::new();
+    for root in roots {
+        find(root, &wanted, &mut Pointer::default(), &mut found);
+    }
+    found
+}
+
+fn find(within: &Value, wanted: &HashSet<*const Value>, at: &mut Pointer, found: &mut Places) {
+    let address = ptr::from_ref(within);
+    if wanted.contains(&address) {
+        found.insert(address, at.clone());
+    }
     match within {
-        Value::Object(members) => members.iter().any(|(name, part)| step(name, part)),
-        Value::Array(items) => {
-            let mut items = items.iter().enumerate();
-            items.any(|(index, item)| step(&index.to_string(), item))
+        Value::Object(members) => {
+            for (name, part) in members {
+                at.within(name, |at| find(part, wanted, at, found));
+            }
         }
-        _ => false,
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                at.within(&index.to_string(), |at| find(item, wanted, at, found));
+            }
+        }
+        _ => {}
     }
 }
 

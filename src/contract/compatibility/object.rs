@@ -53,9 +53,9 @@ impl Subset {
     }
 
     fn required<'a>(&self, piece: &Piece<'a>, sup: Node<'a>) -> Vec<Issue<'a>> {
-        let own = piece.all_required();
+        let own = piece.all_required(&self.work);
         let wanted = sup.list("required").iter().filter_map(Value::as_str);
-        let missing = wanted.filter(|name| !own.contains(name));
+        let missing = wanted.filter(|name| !own.binary_search(name).is_ok());
         missing
             .map(|name| self.breaking(sup, &["required"], wording::required(self.side, name)))
             .collect()
@@ -68,7 +68,7 @@ impl Subset {
         possible: usize,
     ) -> Vec<Issue<'a>> {
         let least = piece.most("minProperties");
-        let least = least.max(piece.all_required().len() as u64);
+        let least = least.max(piece.all_required(&self.work).len() as u64);
         let all = (!self.is_open_ended(piece)).then_some(possible as u64);
         let most = piece.least("maxProperties").into_iter().chain(all).min();
         let least = self.least_count(piece, sup, "minProperties", least);
@@ -109,6 +109,9 @@ impl Subset {
             .collect();
         let mut issues = Vec::new();
         for (pattern, part) in &own {
+            if self.work.is_spent() {
+                break;
+            }
             issues.extend(self.named_like(&own, Some(pattern), &[*part], sup));
         }
         let mut declared = piece.names.patterns.iter();
@@ -209,14 +212,17 @@ impl Subset {
     fn implied<'a>(&self, piece: &Piece<'a>, sup: Node<'a>) -> Vec<Issue<'a>> {
         let mut issues = Vec::new();
         for (name, wanted) in sup.map("dependentRequired").into_iter().flatten() {
+            if self.work.is_spent() {
+                break;
+            }
             if !self.may_have(piece, name) {
                 continue;
             }
-            let own = piece.with_member(name).all_required();
+            let own = piece.with_member(name).all_required(&self.work);
             let wanted = wanted.as_array().into_iter().flatten();
             let missing = wanted
                 .filter_map(Value::as_str)
-                .filter(|other| !own.contains(other));
+                .filter(|other| !own.binary_search(other).is_ok());
             for other in missing {
                 let message = wording::required(self.side, other);
                 let message = format!("{message} beside {}", quote(&Value::from(name.as_str())));

@@ -5,14 +5,19 @@
 //! so may one that meets a *rival*, a schema its values must not fit: where all of it is accepted
 //! that is certain, where it is not that is no proof.
 
-use std::{borrow::Cow, cmp::Ordering, rc::Rc};
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 use serde_json::{Value, json};
 
 use super::{
     instance,
     names::Names,
-    node::Node,
+    node::{Node, is_asserted},
     quantity::{Quantity, count},
     work::Work,
 };
@@ -158,7 +163,7 @@ fn pieces_of<'a>(
         }
         for kind in Kind::ALL {
             let mut piece = piece(kind);
-            if !piece.has_kind() {
+            if !piece.has_kind() || piece.is_rivals_type() {
                 continue;
             }
             match kind {
@@ -337,6 +342,19 @@ impl<'a> Piece<'a> {
         })
     }
 
+    /// Answers whether a rival is about nothing but types and has this one.
+    fn is_rivals_type(&self) -> bool {
+        self.rivals.iter().any(|rival| {
+            let names = rival
+                .members()
+                .into_iter()
+                .flat_map(|members| members.keys());
+            let mut asserted = names.filter(|name| is_asserted(name));
+            let has_kind = |said: &Value| names_type(said, self.kind.name());
+            asserted.all(|name| name == "type") && rival.get("type").is_some_and(has_kind)
+        })
+    }
+
     fn is_integer(&self) -> bool {
         let mut said = self.values_of("type");
         self.kind == Kind::Number && said.any(|said| !names_type(said, "number"))
@@ -408,35 +426,36 @@ impl<'a> Piece<'a> {
         )
     }
 
-    /// Gives the names of members that are always there.
-    pub fn all_required(&self) -> Vec<&'a str> {
+    /// Gives the names of members that are always there, sorted.
+    pub fn all_required(&self, work: &Work) -> Vec<&'a str> {
+        if work.is_spent() {
+            return Vec::new();
+        }
         let lists = self.values_of("required").filter_map(Value::as_array);
         let named = lists.flatten().filter_map(Value::as_str);
-        let mut names: Vec<&str> = named.chain(self.required.iter().copied()).collect();
-        // One name may imply the next.
-        let implied: Vec<_> = self.implied().collect();
-        let mut next = 0;
-        while let Some(name) = names.get(next).copied() {
-            for (_, other) in implied.iter().filter(|(by, _)| *by == name) {
-                if !names.contains(other) {
-                    names.push(other);
-                }
+        let mut open: Vec<&str> = named.chain(self.required.iter().copied()).collect();
+        let implied = self.implied(work);
+        let mut names = BTreeSet::new();
+        while let Some(name) = open.pop() {
+            if names.insert(name) && work.step() {
+                // One name may imply the next.
+                open.extend(implied.get(name).into_iter().flatten());
             }
-            next += 1;
         }
-        names.sort_unstable();
-        names.dedup();
-        names
+        names.into_iter().collect()
     }
 
-    /// Lists pairs of `dependentRequired`: the first is not there without the second.
-    fn implied(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+    /// Gives the names that `dependentRequired` wants beside a name.
+    fn implied(&self, work: &Work) -> BTreeMap<&'a str, Vec<&'a str>> {
+        let mut implied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let maps = self.values_of("dependentRequired");
-        let maps = maps.filter_map(Value::as_object);
-        maps.flatten().flat_map(|(name, others)| {
+        for (name, others) in maps.filter_map(Value::as_object).flatten() {
             let others = others.as_array().into_iter().flatten();
-            others.filter_map(move |other| Some((name.as_str(), other.as_str()?)))
-        })
+            let wanted = implied.entry(name).or_default();
+            wanted.extend(others.filter_map(Value::as_str));
+        }
+        work.spend(implied.len());
+        implied
     }
 
     /// Gives the piece of those values that have a member.
@@ -513,7 +532,7 @@ impl<'a> Piece<'a> {
             Kind::Text => more(self.most("minLength"), self.least("maxLength")),
             Kind::Array => more(self.most("minItems"), self.longest_at(work, depth)),
             Kind::Object => {
-                let required = self.all_required();
+                let required = self.all_required(work);
                 let least = self.most("minProperties").max(required.len() as u64);
                 more(least, self.least("maxProperties"))
                     || required

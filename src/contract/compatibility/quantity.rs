@@ -134,23 +134,33 @@ fn whole_to_float(one: i128, two: f64) -> Ordering {
     }
 }
 
-/// Compares JSON values as JSON Schema does: `1` equals `1.0`, members have no order.
-pub fn is_same_value(one: &Value, two: &Value) -> bool {
-    match (one, two) {
-        (Value::Number(one), Value::Number(two)) => {
-            Quantity::of(one).compare(Quantity::of(two)) == Ordering::Equal
+/// Writes a value so that two texts are equal where JSON Schema calls the values equal: `1` is
+/// `1.0`, members have no order.
+pub fn key(value: &Value) -> String {
+    match value {
+        Value::Number(number) => match Quantity::of(number) {
+            Quantity::Whole(whole) => whole.to_string(),
+            Quantity::Float(float) => format!("{float:e}"),
+        },
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(key).collect();
+            format!("[{}]", items.join(","))
         }
-        (Value::Array(one), Value::Array(two)) => {
-            let mut pairs = one.iter().zip(two);
-            one.len() == two.len() && pairs.all(|(one, two)| is_same_value(one, two))
+        Value::Object(members) => {
+            let members = members.iter();
+            let mut members: Vec<_> = members
+                .map(|(name, member)| format!("{}:{}", Value::from(name.as_str()), key(member)))
+                .collect();
+            members.sort_unstable();
+            format!("{{{}}}", members.join(","))
         }
-        (Value::Object(one), Value::Object(two)) => {
-            let is_same =
-                |(name, value)| two.get(name).is_some_and(|two| is_same_value(value, two));
-            one.len() == two.len() && one.iter().all(is_same)
-        }
-        (one, two) => one == two,
+        plain => plain.to_string(),
     }
+}
+
+/// Compares JSON values as JSON Schema does.
+pub fn is_same_value(one: &Value, two: &Value) -> bool {
+    key(one) == key(two)
 }
 
 /// Reads a length or a number of elements, which may be written as `2.0`.

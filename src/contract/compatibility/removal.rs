@@ -49,10 +49,12 @@ impl<'a> Search<'a, '_> {
             old.iter().map(address).collect(),
             new.iter().map(address).collect(),
         );
-        if old.is_empty() || new.is_empty() || depth > DEEPEST || !self.seen.insert(key) {
+        if old.is_empty() || new.is_empty() || !self.seen.insert(key) {
             return;
         }
-        let (Some(old), Some(new)) = (speakers(self.work, old), speakers(self.work, new)) else {
+        let speakers = (speakers(self.work, old), speakers(self.work, new));
+        let (Some(old), Some(new), ..=DEEPEST) = (speakers.0, speakers.1, depth) else {
+            self.work.exhaust();
             return;
         };
         let (were, are) = (listed(&old), listed(&new));

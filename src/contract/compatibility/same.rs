@@ -2,11 +2,13 @@
 //!
 //! Answers yes only for equal meaning; what it does not know is not the same.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::{
     node::{Node, is_asserted},
-    quantity::is_same_value,
+    quantity::{is_same_value, key},
     work::{DEEPEST, Work},
 };
 use crate::contract::keyword::{self, Holds};
@@ -66,7 +68,10 @@ fn same_keyword(
             let targets = one.target().zip(two.target());
             return targets.is_some_and(|(one, two)| same(work, one, two, assumed));
         }
-        "enum" | "required" | "type" => return same_members(ones, twos),
+        "enum" | "required" | "type" => {
+            work.spend(ones.as_array().map_or(0, Vec::len) / 16);
+            return same_members(ones, twos);
+        }
         _ => {}
     }
     match (keyword::holds(name), ones, twos) {
@@ -111,11 +116,11 @@ fn same_lists(ones: &Map<String, Value>, twos: &Map<String, Value>) -> bool {
 
 /// Compares lists as sets; a lone value is a list of one.
 fn same_members(ones: &Value, twos: &Value) -> bool {
-    let list = |value: &Value| match value {
-        Value::Array(items) => items.clone(),
-        lone => vec![lone.clone()],
+    let keys = |value: &Value| -> BTreeSet<String> {
+        match value {
+            Value::Array(items) => items.iter().map(key).collect(),
+            lone => BTreeSet::from([key(lone)]),
+        }
     };
-    let (ones, twos) = (list(ones), list(twos));
-    let holds = |all: &[Value], item: &Value| all.iter().any(|other| is_same_value(other, item));
-    ones.iter().all(|one| holds(&twos, one)) && twos.iter().all(|two| holds(&ones, two))
+    keys(ones) == keys(twos)
 }

@@ -88,6 +88,10 @@ impl Subset {
         beside: &[Node<'a>],
         sup: Node<'a>,
     ) -> Vec<Issue<'a>> {
+        if self.work.is_spent() {
+            // Said once, for the whole comparison.
+            return Vec::new();
+        }
         if is_trivial(sup.schema) || sub.iter().any(|node| is_same(&self.work, *node, sup)) {
             return Vec::new();
         }
@@ -166,15 +170,12 @@ impl Subset {
             Value::Bool(true) => return Vec::new(),
             _ => return vec![self.breaking(sup, &[], wording::nothing(self.side))],
         };
-        if piece
-            .nodes
-            .iter()
-            .any(|node| is_same(&self.work, *node, sup))
-        {
-            return Vec::new();
-        }
         if piece.value.is_some() {
             return self.value(piece, sup);
+        }
+        let mut nodes = piece.nodes.iter();
+        if nodes.any(|node| is_same(&self.work, *node, sup)) {
+            return Vec::new();
         }
         if let Some(issue) = self.wrong_type(piece, sup) {
             return vec![issue];
@@ -288,27 +289,24 @@ impl Subset {
         let refusal = names
             .into_iter()
             .find(|name| instance::keyword_accepts(work, sup, name, value) == Some(false));
-        let Some(name) = refusal else {
-            return vec![self.breaking(sup, &[], wording::nothing(self.side))];
-        };
-        match name.as_str() {
-            "$ref" => match sup.target() {
-                Some(target) => self.check(piece, target),
-                None => Vec::new(),
-            },
-            "allOf" => {
+        let issues: Vec<Issue<'a>> = match refusal.map(String::as_str) {
+            Some("$ref") => {
+                let target = sup.target().into_iter();
+                target.flat_map(|part| self.check(piece, part)).collect()
+            }
+            Some("allOf") => {
                 let parts = sup.children("allOf");
                 parts.flat_map(|part| self.check(piece, part)).collect()
             }
-            "type" => {
-                let issue = self.wrong_type(piece, sup);
-                issue.into_iter().collect()
-            }
-            name => {
-                let message = wording::lost(self.side, &wording::quote(value));
-                vec![self.breaking(sup, &[name], message)]
-            }
+            Some("type") => self.wrong_type(piece, sup).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        if !issues.is_empty() {
+            return issues;
         }
+        let steps: Vec<&str> = refusal.map(String::as_str).into_iter().collect();
+        let message = wording::lost(self.side, &wording::quote(value));
+        vec![self.breaking(sup, &steps, message)]
     }
 
     pub fn breaking<'a>(&self, at: Node<'a>, steps: &[&str], message: String) -> Issue<'a> {

@@ -1,5 +1,7 @@
 //! Which changes break whom, and what is said about them.
 
+use std::time::{Duration, SystemTime};
+
 use serde_json::json;
 
 use super::*;
@@ -507,4 +509,82 @@ fn too_much_work_is_undecided() {
         &tower(json!({"type": "number"})),
     );
     assert_eq!(comparison.verdict(), Verdict::Undecided, "{comparison}");
+}
+
+/// What a comparison may take, with a debug build on a busy machine in mind.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn the_largest_contracts_are_compared_in_bounded_time() {
+    let count = 9_000;
+    let object = |name: &str, value: &dyn Fn(usize) -> Value| {
+        let members = (0..count).map(|index| (format!("p{index}"), value(index)));
+        let members: serde_json::Map<_, _> = members.collect();
+        json!({"type": "object", "properties": {"p1": {}}, name: members})
+    };
+    let names = |prefix: &str| -> Vec<Value> {
+        let names = (0..count).map(|index| json!(format!("{prefix}{index}")));
+        names.collect()
+    };
+    let chain = |step: usize| {
+        object("dependentRequired", &|index| {
+            json!([format!("p{}", index + step)])
+        })
+    };
+    let patterns = |end: &str| {
+        object(
+            "patternProperties",
+            &|index| json!({"const": format!("{index}{end}")}),
+        )
+    };
+    for (old, new) in [
+        (
+            object("properties", &|_| json!({"type": "integer"})),
+            object("properties", &|_| json!({"type": "string"})),
+        ),
+        (json!({"enum": names("a")}), json!({"enum": names("b")})),
+        (
+            json!({"required": names("a")}),
+            json!({"required": names("b")}),
+        ),
+        (chain(1), chain(2)),
+        (patterns("a"), patterns("b")),
+        (
+            json!({"const": names("a")}),
+            json!({"items": {"enum": names("b")}, "uniqueItems": true}),
+        ),
+    ] {
+        let began = SystemTime::now();
+        let comparison = input(&old, &new);
+        assert_ne!(comparison.verdict(), Verdict::Compatible);
+        let took = began.elapsed().unwrap();
+        assert!(took < PATIENCE, "{took:?}: {}", comparison.findings[0]);
+    }
+}
+
+#[test]
+fn deep_schemas_are_compared_or_undecided() {
+    let nested = |end: Value| {
+        (0..28).fold(end, |inner, level| match level % 2 {
+            0 => json!({"type": "object", "properties": {"a": inner}}),
+            _ => json!({"allOf": [inner]}),
+        })
+    };
+    let (old, new) = (json!({"type": "integer"}), json!({"type": "number"}));
+    let verdict = input(&nested(old.clone()), &nested(new.clone())).verdict();
+    assert_eq!(verdict, Verdict::Compatible);
+    let chain = |end: Value| {
+        let mut definitions = serde_json::Map::new();
+        definitions.insert("d0".to_owned(), end);
+        for level in 1..120 {
+            let below = json!({"$ref": format!("#/$defs/d{}", level - 1)});
+            let part = json!({"type": "object", "properties": {"a": below}});
+            definitions.insert(format!("d{level}"), part);
+        }
+        json!({"$ref": "#/$defs/d119", "$defs": definitions})
+    };
+    assert_eq!(
+        input(&chain(old), &chain(new)).verdict(),
+        Verdict::Undecided
+    );
 }
