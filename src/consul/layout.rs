@@ -49,6 +49,16 @@ impl Layout {
         vec![below("canary"), below("index")]
     }
 
+    /// Names the keys of all canary ratios.
+    pub fn canaries(&self) -> String {
+        format!("{}/canary/", self.prefix)
+    }
+
+    /// Names all index entries.
+    pub fn indexes(&self) -> String {
+        format!("{}/index/", self.prefix)
+    }
+
     /// Names the key of the index entry that moves with the version.
     pub fn index(&self, id: &str) -> String {
         format!("{}/index/{id}", self.prefix)
@@ -80,5 +90,7 @@ mod tests {
         );
         assert_eq!(other.index("fraud-v1.0"), "blue/index/fraud-v1.0");
         assert_eq!(other.minors("fraud", 1), "blue/index/fraud-v1.");
+        assert_eq!(other.canaries(), "blue/canary/");
+        assert_eq!(other.indexes(), "blue/index/");
     }
 }

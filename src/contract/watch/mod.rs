@@ -9,6 +9,7 @@
 //! - elsewhere: the watch loop (`consul`), who of the offered gets a call (`route`)
 
 mod bodies;
+mod canary;
 mod family;
 pub mod known;
 mod members;
@@ -16,6 +17,7 @@ mod minors;
 mod usage;
 
 pub use bodies::Published;
+pub use canary::{Ratio, Ratios, Share};
 pub use family::Family;
 
 use super::{Cache, Compiled, ContractId, Range};
@@ -61,6 +63,7 @@ pub struct Directory {
     known: Mutex<HashMap<Arc<str>, Vec<Arc<Instance>>>>,
     agents: Mutex<HashMap<Arc<str>, Arc<Agent>>>,
     families: Mutex<HashMap<Range, Arc<Family>>>,
+    ratios: Ratios,
     workers: TaskTracker,
     closing: CancellationToken,
 }
@@ -149,6 +152,7 @@ impl Directory {
             known: Mutex::new(known),
             agents: Mutex::default(),
             families: Mutex::default(),
+            ratios: Ratios::default(),
             workers,
             closing: CancellationToken::new(),
         })
@@ -168,6 +172,7 @@ impl Directory {
             return Err(Refused::Full);
         }
         let agent = self.follow(id);
+        self.follow_ratios();
         agents.insert(agent.name.clone(), agent.clone());
         Ok(agent)
     }
