@@ -49,6 +49,8 @@ const UNUSED_ABSENT: Duration = Duration::from_secs(30);
 const MOST_AGENTS: usize = 1024;
 /// How long the first calls of a contract wait for Consul's answer.
 const FIRST_USE: Duration = Duration::from_secs(2);
+/// Why an instance is left out that Consul does not list as passing.
+const NOT_PASSING: &str = "it is not passing in Consul";
 /// The shortest and the longest wait before a body that was not there or cannot be used is asked
 /// for again.
 const BODY_RETRY: Duration = Duration::from_secs(1);
@@ -91,6 +93,15 @@ pub struct View {
     pub untrusted: Option<String>,
     /// Why an instance is there whose contract cannot be had at present.
     pub wanting: Option<String>,
+    /// The instances that are registered and not offered.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// An instance that is registered and cannot be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    pub instance: Arc<str>,
+    pub reason: String,
 }
 
 /// An instance that may be called, with the contract it serves.
@@ -395,10 +406,16 @@ impl Follower {
                         true => view.untrusted = reason,
                         false => view.wanting = reason,
                     }
-                    faults.push(format!("{}: {}", instance.id, Chain(&error)));
+                    let reason = Chain(&error).to_string();
+                    faults.push(format!("{}: {reason}", instance.id));
+                    let instance = instance.id.clone();
+                    view.left_out.push(LeftOut { instance, reason });
                 }
             }
         }
+        let registered = self.seen.borrow().value.clone().unwrap_or_default();
+        view.left_out
+            .extend(not_passing(&registered, &reading.instances));
         view.standing = match (reading.instances.is_empty(), answered) {
             (false, _) => Standing::Present,
             (true, false) => Standing::Unasked,
@@ -455,4 +472,17 @@ impl Follower {
             self.settle.send_replace(true);
         }
     }
+}
+
+/// Says of registered instances that are not in use that they do not pass.
+fn not_passing<'r>(
+    registered: &'r [Instance],
+    used: &'r [Arc<Instance>],
+) -> impl Iterator<Item = LeftOut> + 'r {
+    let is_used = |instance: &Instance| used.iter().any(|used| used.id == instance.id);
+    let others = registered.iter().filter(move |i| !is_used(i));
+    others.map(|instance| LeftOut {
+        instance: instance.id.clone(),
+        reason: NOT_PASSING.to_owned(),
+    })
 }

@@ -2,6 +2,7 @@
 
 mod call;
 mod choice;
+mod explain;
 mod foreign;
 mod inherit;
 mod passthrough;
@@ -10,6 +11,8 @@ mod request;
 mod route;
 mod secure;
 mod whom;
+
+pub use explain::{Excluded, Explanation, Question, Unexplained};
 
 use super::active::{Active, Parent};
 use super::attempt::Recorder;

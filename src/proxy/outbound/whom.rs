@@ -55,7 +55,12 @@ impl Outbound {
         }
     }
 
-    fn target(&self, found: Arc<Agent>, agent: AgentName, asking: &Asking<'_>) -> Target {
+    pub(super) fn target(
+        &self,
+        found: Arc<Agent>,
+        agent: AgentName,
+        asking: &Asking<'_>,
+    ) -> Target {
         let ratio = self.directory.ratios().of(&found.id);
         let cohort = asking.key.lot.cohort(ratio.of_ten_thousand());
         Target {
