@@ -54,6 +54,11 @@ impl Layout {
         format!("{}/canary/", self.prefix)
     }
 
+    /// Names the key of one contract's canary ratio.
+    pub fn canary(&self, id: &str) -> String {
+        format!("{}/canary/{id}", self.prefix)
+    }
+
     /// Names all index entries.
     pub fn indexes(&self) -> String {
         format!("{}/index/", self.prefix)
@@ -91,6 +96,7 @@ mod tests {
         assert_eq!(other.index("fraud-v1.0"), "blue/index/fraud-v1.0");
         assert_eq!(other.minors("fraud", 1), "blue/index/fraud-v1.");
         assert_eq!(other.canaries(), "blue/canary/");
+        assert_eq!(other.canary("fraud-v1.0"), "blue/canary/fraud-v1.0");
         assert_eq!(other.indexes(), "blue/index/");
     }
 }

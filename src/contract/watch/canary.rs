@@ -68,6 +68,12 @@ impl Ratio {
     }
 }
 
+/// Reads the ratio of one entry by itself; what is not there or cannot be read is none.
+pub(super) fn ratio_of(entry: Option<KvEntry>) -> Ratio {
+    let read = entry.map(|entry| Ratio::read(&entry.value));
+    read.and_then(Result::ok).unwrap_or_default()
+}
+
 type Shares = HashMap<String, Share>;
 
 /// The ratios in force, shared by the directory and its follower.

@@ -14,11 +14,13 @@ mod family;
 pub mod known;
 mod members;
 mod minors;
+mod survey;
 mod usage;
 
 pub use bodies::Published;
 pub use canary::{Ratio, Ratios, Share};
 pub use family::Family;
+pub use survey::Survey;
 
 use super::{Cache, Compiled, ContractId, Range};
 use crate::backoff::Backoff;
@@ -395,7 +397,7 @@ impl Follower {
         };
         let mut faults = Vec::new();
         for instance in &reading.instances {
-            match self.contract_of(instance).await {
+            match self.directory.contract_of(&self.agent.id, instance).await {
                 Ok(contract) => view.offers.push(Offer {
                     instance: instance.clone(),
                     contract,
@@ -422,13 +424,6 @@ impl Follower {
             (true, true) => self.standing_without_instances().await,
         };
         (view, faults)
-    }
-
-    async fn contract_of(&self, instance: &Instance) -> Result<Arc<Compiled>, bodies::Error> {
-        let directory = &self.directory;
-        let id = &self.agent.id;
-        let (version, digest) = bodies::named(id, instance)?;
-        bodies::compiled(&directory.client, &directory.cache, id, &version, digest).await
     }
 
     async fn standing_without_instances(&self) -> Standing {

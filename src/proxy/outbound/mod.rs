@@ -2,6 +2,7 @@
 
 mod call;
 mod choice;
+mod discover;
 mod explain;
 mod foreign;
 mod inherit;
@@ -44,6 +45,7 @@ use inherit::Errand;
 use route::{Route, Whom};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use whom::Target;
 
@@ -74,6 +76,8 @@ pub struct Outbound {
     refusals: Refusals,
     keeper: Keeper,
     tunnels: Tunnels,
+    /// Places for questions who could serve.
+    questions: Semaphore,
 }
 
 impl Outbound {
@@ -103,6 +107,7 @@ impl Outbound {
             active,
             keeper,
             tunnels,
+            questions: Semaphore::new(discover::MOST_QUESTIONS),
         }
     }
 
@@ -163,6 +168,11 @@ impl Outbound {
                 Err(trouble) => self.refusals.refuse(&trouble, &fields),
             },
             Ok(Route::Report) => self.report_status(head, body, &fields).await,
+            Ok(Route::Discover) => {
+                let response = self.discover(head, body, &fields).await;
+                self.count(response.status().as_u16(), began);
+                response
+            }
             Ok(Route::Agent { whom, target }) => {
                 head.uri = target;
                 self.native(whom, head, body, fields, began).await

@@ -16,6 +16,7 @@ pub mod collector;
 pub mod consul;
 pub mod contract;
 pub mod digest;
+pub mod fleet;
 pub mod link;
 pub mod load;
 pub mod metric;
