@@ -1,8 +1,11 @@
 //! A share of the tasks is tried on canaries, always the same ones, as Consul says.
 
+use crate::support::client::{client, succeeds};
 use crate::support::consul::Consul;
+use crate::support::contract::fraud_input;
 use crate::support::fleet::{Caller, Member, fraud};
 use crate::support::pair::FRAUD;
+use crate::support::reply::Reply;
 use crate::support::wait::{wait_for, wait_until};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -23,7 +26,7 @@ const AT_ONCE: usize = 16;
 /// One stable instance and one canary of the fraud contract.
 struct Stand {
     consul: Consul,
-    stable: Member,
+    _stable: Member,
     canary: Member,
 }
 
@@ -40,7 +43,7 @@ impl Stand {
         consul.wait_passing(FRAUD, 2, WITHIN).await;
         Self {
             consul,
-            stable,
+            _stable: stable,
             canary,
         }
     }
@@ -53,6 +56,15 @@ impl Stand {
 
     async fn set_ratio(&self, ratio: &str) {
         self.consul.put(RATIO, ratio.to_owned()).await;
+    }
+}
+
+/// Asserts that many tasks are all served by this instance.
+async fn served(caller: &Caller, who: &str) {
+    for task in 0..20 {
+        let task = format!("t-{task}");
+        let served = caller.line.who(FRAUD, json!({"task_id": task})).await;
+        assert_eq!(served, who);
     }
 }
 
@@ -127,18 +139,12 @@ pub async fn a_tenth_is_picked(tasks: u32, within: f64, again: u32) {
 #[tokio::test]
 async fn a_ratio_counts_within_two_seconds_also_after_the_agents_restart() {
     let mut stand = Stand::start().await;
-    let caller = stand.caller("shop").await;
-    let served = async |who: &str| {
-        for task in 0..20 {
-            let task = format!("t-{task}");
-            assert_eq!(caller.line.who(FRAUD, json!({"task_id": task})).await, who);
-        }
-    };
-    served("stable").await;
+    let mut caller = stand.caller("shop").await;
+    served(&caller, "stable").await;
     for (ratio, who) in [("10000", "new"), ("0", "stable"), ("10000", "new")] {
         stand.set_ratio(ratio).await;
         live(&caller, ratio.parse().unwrap(), LIVE_WITHIN).await;
-        served(who).await;
+        served(&caller, who).await;
     }
     // What cannot be read changes nothing, and is shown.
     for garbage in ["ten", "10001", "-1", ""] {
@@ -151,26 +157,71 @@ async fn a_ratio_counts_within_two_seconds_also_after_the_agents_restart() {
         })
         .await;
         assert_eq!(canary["ratio"], 10_000);
-        served("new").await;
+        served(&caller, "new").await;
     }
     let told = caller.sidecar.log();
     assert_eq!(told.matches("a canary ratio cannot be read").count(), 4);
     // The last ratio outlives Consul, and one that has forgotten it for a while.
     stand.consul.kill9();
-    served("new").await;
+    served(&caller, "new").await;
     stand.consul.restart_empty().await;
-    served("new").await;
+    served(&caller, "new").await;
     stand.consul.wait_passing(FRAUD, 2, BACK_WITHIN).await;
-    served("new").await;
+    served(&caller, "new").await;
     // A watch that failed asks again after a pause, of 5 s at most; from then on it is live again.
     stand.set_ratio("0").await;
     live(&caller, 0, WITHIN).await;
-    served("stable").await;
+    served(&caller, "stable").await;
     stand.set_ratio("10000").await;
     live(&caller, 10_000, LIVE_WITHIN).await;
-    served("new").await;
-    // Nothing written is none.
-    assert_eq!(stand.stable.name, "stable");
+    served(&caller, "new").await;
+    // A start without Consul knows its instances from before and no ratio: nothing is tried.
+    stand.consul.kill9();
+    caller.sidecar.start_again();
+    let admin = caller.sidecar.admin_url();
+    wait_until(WITHIN, "admin listener", async || {
+        succeeds(&client(), &format!("{admin}/live")).await
+    })
+    .await;
+    served(&caller, "stable").await;
+}
+
+#[tokio::test]
+async fn writes_elsewhere_do_not_keep_the_watch_of_an_empty_prefix_busy() {
+    const WRITES: u32 = 200;
+    let stand = Stand::start().await;
+    let caller = stand.caller("shop").await;
+    assert!(
+        stand
+            .consul
+            .get("/v1/kv/hermes/canary?keys")
+            .await
+            .is_none()
+    );
+    let watch = [("operation", "watch")];
+    let asked = async || caller.sidecar.metric("consul_requests_total", &watch).await;
+    let (before, begun) = (asked().await, Instant::now());
+    for write in 0..WRITES {
+        stand
+            .consul
+            .put("/v1/kv/hermes/elsewhere", write.to_string())
+            .await;
+    }
+    // What was asked last is answered by now, and counted.
+    live_at_all(&caller, &stand).await;
+    let (asked, took) = (asked().await - before, begun.elapsed().as_secs_f64());
+    // Two watches, of the instances and of the ratios: three questions at once, then two a second.
+    let most = 2.0 * (3.0 + 2.0 * took) + 1.0;
+    assert!(
+        asked <= most && most < f64::from(WRITES) / 2.0,
+        "{asked} in {took} s"
+    );
+}
+
+/// Waits until the ratios' watch has come round.
+async fn live_at_all(caller: &Caller, stand: &Stand) {
+    stand.set_ratio("1").await;
+    live(caller, 1, WITHIN).await;
 }
 
 #[tokio::test]
@@ -214,10 +265,10 @@ async fn a_key_of_the_application_pins_a_task_without_an_id() {
     stand.set_ratio("5000").await;
     let caller = stand.caller("shop").await;
     let url = format!("{}/hermes/invoke", caller.sidecar.outbound_url());
-    let body = json!({"agent": FRAUD, "input": crate::support::contract::fraud_input()});
+    let body = json!({"agent": FRAUD, "input": fraud_input()});
     let by_key = async |key: &str| {
-        let request = crate::support::client::client().post(&url).json(&body);
-        let reply = crate::support::reply::Reply::to(request.header("idempotency-key", key)).await;
+        let request = client().post(&url).json(&body);
+        let reply = Reply::to(request.header("idempotency-key", key)).await;
         assert_eq!(reply.status, 200, "{reply:?}");
         reply.header("x-who").to_owned()
     };

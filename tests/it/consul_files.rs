@@ -22,10 +22,13 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 /// For what must not happen: a lone agent takes milliseconds.
 const STAYS_FOR: Duration = Duration::from_secs(2);
 const PACE: Duration = Duration::from_millis(20);
+/// What an operator writes and a sidecar reads.
+const RATIO: &str = "hermes/canary/fraud-detection-v1.0";
 
 #[tokio::test]
 async fn a_sidecar_needs_each_line_of_its_policy_and_no_other() {
     let agent = Agent::start();
+    agent.write(RATIO, "1000").await;
     let rules = rules("policy-sidecar.hcl");
     let client = agent.client(&agent.token(&rules.concat()).await);
     sidecar_work(&client, SETTLES_WITHIN).await.unwrap();
@@ -153,7 +156,20 @@ async fn sidecar_work(client: &Client, within: Duration) -> Result<(), String> {
             .kv_get("hermes/contracts/payment-v1.0/version", Poll::NOW)
             .await,
     )?;
-    work(client.kv_list("hermes/canary/", Poll::NOW).await)?;
+    // Without the right to read them they look as if nothing were written.
+    let ratios = work(client.kv_list("hermes/canary/", Poll::NOW).await)?.value;
+    if !ratios
+        .iter()
+        .any(|entry| entry.key == RATIO && entry.value == "1000")
+    {
+        return Err("the ratios of canaries are hidden".to_owned());
+    }
+    if work(client.kv_keys("hermes/index/", Poll::CONSISTENT).await)?
+        .value
+        .is_empty()
+    {
+        return Err("the index is hidden".to_owned());
+    }
     work(client.deregister(&own.id).await)
 }
 
@@ -313,13 +329,23 @@ impl Agent {
         made["SecretID"].as_str().unwrap().to_owned()
     }
 
+    /// Writes a key as somebody who may.
+    async fn write(&self, key: &str, value: &'static str) {
+        let client = self.client(&self.management_token());
+        assert!(client.kv_put(key, value, None).await.unwrap());
+    }
+
+    fn management_token(&self) -> String {
+        let file = self.directory.path().join("management.token");
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
     async fn manage(&self, what: &str, body: Value) -> Value {
-        let token =
-            std::fs::read_to_string(self.directory.path().join("management.token")).unwrap();
+        let token = self.management_token();
         let url = format!("{}/v1/acl/{what}", self.address);
         let request = http()
             .put(url)
-            .header("x-consul-token", token.trim())
+            .header("x-consul-token", token)
             .body(body.to_string());
         request
             .send()

@@ -11,6 +11,7 @@ use crate::support::wait::wait_until;
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::Duration;
+use tokio::time::Instant;
 
 const WITHIN: Duration = Duration::from_secs(10);
 const HIGHER: &str = "fraud-detection-v1.1";
@@ -237,6 +238,36 @@ async fn an_input_alone_finds_the_contracts_that_accept_it() {
     assert_eq!(followed.json(), json!([]));
     let found = answer["excluded"].as_array().unwrap().len();
     assert_eq!(found, 4);
+}
+
+#[tokio::test]
+async fn a_question_about_more_than_can_be_looked_at_is_cut_and_says_so() {
+    const INDEXED: usize = 600;
+    let consul = Consul::start().await;
+    for first in (0..INDEXED).step_by(60) {
+        let sets = (first..first + 60).map(|n| {
+            let key = format!("hermes/index/many-v1.{n}");
+            json!({"KV": {"Verb": "set", "Key": key, "Value": "e30="}})
+        });
+        let sets: Vec<Value> = sets.collect();
+        consul.put("/v1/txn", json!(sets).to_string()).await;
+    }
+    let caller = Caller::start(&consul, "shop", |setup| setup).await;
+    let begun = Instant::now();
+    let answer = caller.discover(&json!({"input": {}})).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(begun.elapsed() < WITHIN, "{:?}", begun.elapsed());
+    let answer = answer.json();
+    let looked_at = answer["excluded"].as_array().unwrap().len();
+    assert!((1..=512).contains(&looked_at), "{looked_at}");
+    let note = answer["note"].as_str().unwrap();
+    assert!(
+        note.contains(&format!("only {looked_at} of {INDEXED}")),
+        "{note}"
+    );
+    // By an agent there is no such bound.
+    let answer = caller.discover(&json!({"agent": "many-v1.599"})).await;
+    answer.problem(404, "unknown-agent");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use crate::support::application::Answer;
 use crate::support::consul::Consul;
+use crate::support::contract::{fraud_input, fraud_output};
 use crate::support::fleet::{Caller, Member, fraud};
 use crate::support::pair::{FRAUD, RISK};
 use crate::support::sidecar::Setup;
@@ -125,9 +126,9 @@ async fn what_one_call_requires_does_not_bind_the_calls_made_for_it() {
         url: format!("{}/hermes/invoke", front.sidecar.outbound_url()),
         headers: Vec::new(),
         body: json!({
-            "agent": FRAUD, "input": crate::support::contract::fraud_input(), "context": context,
+            "agent": FRAUD, "input": fraud_input(), "context": context,
         }),
-        then: Box::new(Answer::json(&crate::support::contract::fraud_output())),
+        then: Box::new(Answer::json(&fraud_output())),
     };
     front
         .application

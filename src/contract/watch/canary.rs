@@ -68,10 +68,14 @@ impl Ratio {
     }
 }
 
-/// Reads the ratio of one entry by itself; what is not there or cannot be read is none.
-pub(super) fn ratio_of(entry: Option<KvEntry>) -> Ratio {
-    let read = entry.map(|entry| Ratio::read(&entry.value));
-    read.and_then(Result::ok).unwrap_or_default()
+/// Reads ratios by themselves, without what was good before; what cannot be read is none.
+pub(super) fn written(entries: &[KvEntry], prefix: &str) -> HashMap<String, Ratio> {
+    let ratio = |entry: &KvEntry| {
+        let name = entry.key.strip_prefix(prefix)?;
+        let ratio = Ratio::read(&entry.value).ok()?;
+        Some((name.to_owned(), ratio))
+    };
+    entries.iter().filter_map(ratio).collect()
 }
 
 type Shares = HashMap<String, Share>;

@@ -4,11 +4,12 @@
 //! - the leader is asked, so that every sidecar gets the same answer
 //! - a body is used only if it may be used for calls: the same function reads it
 
-use super::canary::{Ratio, ratio_of};
+use super::canary::{self, Ratio};
 use super::{Directory, LeftOut, NOT_PASSING, Offer, bodies};
 use crate::consul::{Error, Instance, Poll};
 use crate::contract::{Compiled, ContractId, Range};
 use crate::telemetry::log::Chain;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// One contract and its instances at one moment.
@@ -18,7 +19,6 @@ pub struct Survey {
     pub offers: Vec<Offer>,
     /// The instances that are registered and cannot be called.
     pub left_out: Vec<LeftOut>,
-    pub ratio: Ratio,
 }
 
 impl Survey {
@@ -32,16 +32,11 @@ impl Directory {
     /// Looks at one contract.
     pub async fn survey(&self, id: &ContractId) -> Result<Survey, Error> {
         let service = self.client.layout().service(id.as_str());
-        let canary = self.client.layout().canary(id.as_str());
-        let (instances, ratio) = tokio::try_join!(
-            self.client.health(&service, Poll::CONSISTENT),
-            self.client.kv_get(&canary, Poll::CONSISTENT)
-        )?;
+        let instances = self.client.health(&service, Poll::CONSISTENT).await?;
         let mut survey = Survey {
             id: id.clone(),
             offers: Vec::new(),
             left_out: Vec::new(),
-            ratio: ratio_of(ratio.value),
         };
         for instance in instances.value.into_iter().map(Arc::new) {
             let reason = match instance.passing {
@@ -58,6 +53,13 @@ impl Directory {
             survey.left_out.push(LeftOut { instance, reason });
         }
         Ok(survey)
+    }
+
+    /// Reads the canary ratios as they are written now, by contract.
+    pub async fn written_ratios(&self) -> Result<HashMap<String, Ratio>, Error> {
+        let prefix = self.client.layout().canaries();
+        let entries = self.client.kv_list(&prefix, Poll::CONSISTENT).await?.value;
+        Ok(canary::written(&entries, &prefix))
     }
 
     /// Says whether a body of the contract is published.

@@ -18,7 +18,7 @@ use super::explain::Excluded;
 use super::route::Whom;
 use crate::consul;
 use crate::context::{AgentName, Fields};
-use crate::contract::watch::{Offer, Survey};
+use crate::contract::watch::{Offer, Ratio, Survey};
 use crate::contract::{Compiled, ContractId, guard};
 use crate::identity::Digest;
 use crate::proxy::body::Body;
@@ -33,7 +33,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 use question::Question;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -51,6 +51,7 @@ pub const MOST_QUESTIONS: usize = 2;
 /// The contracts that were looked at.
 struct Found {
     surveys: Vec<Survey>,
+    ratios: HashMap<String, Ratio>,
     /// What was left out, if anything.
     note: Option<String>,
 }
@@ -98,8 +99,12 @@ impl Outbound {
 
     /// Looks at the contracts that the question is about.
     async fn look(&self, whom: Option<&Whom>, until: Instant) -> Result<Found, Trouble> {
-        let ids = match timeout_at(until, self.ids(whom)).await {
-            Ok(ids) => ids?,
+        let known = async {
+            let ratios = async { self.directory.written_ratios().await.map_err(unanswered) };
+            tokio::try_join!(self.ids(whom), ratios)
+        };
+        let (ids, ratios) = match timeout_at(until, known).await {
+            Ok(known) => known?,
             Err(_elapsed) => return Err(silent()),
         };
         let mut left = ids.iter().take(MOST_CONTRACTS);
@@ -141,7 +146,11 @@ impl Outbound {
                 WITHIN.as_secs()
             )
         });
-        Ok(Found { surveys, note })
+        Ok(Found {
+            surveys,
+            ratios,
+            note,
+        })
     }
 
     /// A contract without instances is known only if somebody published it.
@@ -233,7 +242,7 @@ fn answered(
             },
         };
         let query = Query {
-            cohort: cohort(&survey, &agent, &query),
+            cohort: cohort(&survey.offers, &agent, &query, found.ratios.get(&agent.id)),
             ..query
         };
         let excluded = |instance: Option<&str>, reason: String| Excluded {
@@ -268,13 +277,13 @@ fn answered(
 }
 
 /// Decides without a task: canaries serve where every task is for them and one of them fits.
-fn cohort(survey: &Survey, agent: &AgentName, query: &Query<'_>) -> Cohort {
+fn cohort(offers: &[Offer], agent: &AgentName, query: &Query<'_>, ratio: Option<&Ratio>) -> Cohort {
     let for_canaries = Query {
         cohort: Cohort::Canary,
         ..*query
     };
     let fits = |offer: &Offer| choice::misfit(&for_canaries, offer, agent).is_none();
-    match survey.ratio.is_all() && survey.offers.iter().any(fits) {
+    match ratio.is_some_and(|ratio| ratio.is_all()) && offers.iter().any(fits) {
         true => Cohort::Canary,
         false => Cohort::Stable,
     }
