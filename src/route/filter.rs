@@ -140,8 +140,8 @@ fn has(list: &[String], wanted: &str) -> bool {
 }
 
 /// Says whether a required tag is among the tags; each spelling of a canary stands for both.
-fn carries(tags: &[String], required: &String) -> bool {
-    has(tags, required) || (CANARY.contains(&required.as_str()) && is_canary(tags))
+fn carries(tags: &[String], required: &str) -> bool {
+    has(tags, required) || (CANARY.contains(&required) && is_canary(tags))
 }
 
 fn is_canary(tags: &[String]) -> bool {
