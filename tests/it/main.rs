@@ -43,6 +43,7 @@ mod streaming;
 mod support;
 mod tenants;
 mod tls;
+mod trust;
 mod vendor;
 mod websocket;
 mod world;

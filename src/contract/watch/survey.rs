@@ -46,6 +46,8 @@ impl Directory {
                         survey.offers.push(Offer { instance, contract });
                         continue;
                     }
+                    // A refusal says all by itself; only what could not be read has a cause.
+                    Err(error) if error.is_untrusted() => error.to_string(),
                     Err(error) => Chain(&error).to_string(),
                 },
             };
@@ -91,12 +93,11 @@ impl Directory {
     }
 
     /// Returns the contract that an instance serves, as far as it may be used.
-    pub(super) async fn contract_of(
+    async fn contract_of(
         &self,
         id: &ContractId,
         instance: &Instance,
     ) -> Result<Arc<Compiled>, bodies::Error> {
-        let (version, digest) = bodies::named(id, instance)?;
-        bodies::compiled(&self.client, &self.cache, id, &version, digest).await
+        bodies::compiled(self, id, &bodies::named(id, instance)?).await
     }
 }
