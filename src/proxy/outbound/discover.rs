@@ -107,31 +107,7 @@ impl Outbound {
             Ok(known) => known?,
             Err(_elapsed) => return Err(silent()),
         };
-        let mut left = ids.iter().take(MOST_CONTRACTS);
-        let mut looking = JoinSet::new();
-        let mut surveys = Vec::new();
-        let mut is_late = false;
-        loop {
-            while looking.len() < AT_ONCE
-                && let Some(id) = left.next()
-            {
-                let (directory, id) = (self.directory.clone(), id.clone());
-                looking.spawn(async move { directory.survey(&id).await });
-            }
-            match timeout_at(until, looking.join_next()).await {
-                Ok(Some(Ok(survey))) => surveys.push(survey.map_err(unanswered)?),
-                // A look that panicked is a bug, which its own log line tells of.
-                Ok(Some(Err(_panicked))) => return Err(silent()),
-                Ok(None) => break,
-                Err(_elapsed) => {
-                    is_late = true;
-                    break;
-                }
-            }
-        }
-        if surveys.is_empty() && is_late {
-            return Err(silent());
-        }
+        let surveys = self.surveys(&ids, until).await?;
         if let ([survey], Some(Whom::Contract(_))) = (surveys.as_slice(), whom)
             && !survey.has_instances()
         {
@@ -151,6 +127,29 @@ impl Outbound {
             ratios,
             note,
         })
+    }
+
+    /// Looks at as many contracts as there is time for, the first in order first.
+    async fn surveys(&self, ids: &[ContractId], until: Instant) -> Result<Vec<Survey>, Trouble> {
+        let mut left = ids.iter().take(MOST_CONTRACTS);
+        let mut looking = JoinSet::new();
+        let mut surveys = Vec::new();
+        loop {
+            while looking.len() < AT_ONCE
+                && let Some(id) = left.next()
+            {
+                let (directory, id) = (self.directory.clone(), id.clone());
+                looking.spawn(async move { directory.survey(&id).await });
+            }
+            match timeout_at(until, looking.join_next()).await {
+                Ok(Some(Ok(survey))) => surveys.push(survey.map_err(unanswered)?),
+                // A look that panicked is a bug, which its own log line tells of.
+                Ok(Some(Err(_panicked))) => return Err(silent()),
+                Ok(None) => return Ok(surveys),
+                Err(_elapsed) if surveys.is_empty() => return Err(silent()),
+                Err(_elapsed) => return Ok(surveys),
+            }
+        }
     }
 
     /// A contract without instances is known only if somebody published it.
@@ -207,17 +206,15 @@ fn tried(
     limits: &guard::Limits,
     until: Instant,
 ) -> BTreeMap<Digest, Verdict> {
-    let Ok(document) = guard::parse(input, limits) else {
-        // The body that it stands in has passed, by the same rules.
-        return BTreeMap::new();
-    };
+    // The body that it stands in has passed by the same rules.
+    let document = guard::parse(input, limits).ok();
     let judged = contracts.into_iter().map(|(digest, contract)| {
-        if Instant::now() >= until {
-            return (digest, Verdict::Late);
-        }
-        let verdict = match contract.input.check(&document) {
-            Ok(()) => Verdict::Accepted,
-            Err(violations) => Verdict::refused(&violations),
+        let verdict = match &document {
+            Some(document) if Instant::now() < until => match contract.input.check(document) {
+                Ok(()) => Verdict::Accepted,
+                Err(violations) => Verdict::refused(&violations),
+            },
+            _ => Verdict::Untried,
         };
         (digest, verdict)
     });

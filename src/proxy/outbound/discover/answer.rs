@@ -44,7 +44,7 @@ pub enum Verdict {
     /// The places where it breaks the contract, never a value.
     Refused(String),
     /// There was no time to try it.
-    Late,
+    Untried,
 }
 
 impl Answer {
@@ -118,7 +118,7 @@ impl Verdict {
         match self {
             Verdict::Accepted => None,
             Verdict::Refused(reason) => Some(reason.clone()),
-            Verdict::Late => Some("there was no time to try the input".to_owned()),
+            Verdict::Untried => Some("there was no time to try the input".to_owned()),
         }
     }
 }
