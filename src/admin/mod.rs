@@ -5,8 +5,10 @@
 //! Elsewhere: what the answers consist of, which the entrance hands in.
 
 mod api;
+mod question;
 
 pub use api::{public, router};
+pub use question::Question;
 
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
@@ -14,6 +16,7 @@ use crate::spool::Spool;
 use crate::telemetry::metrics::Sidecar;
 use serde::Serialize;
 use serde_json::Value;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -38,6 +41,21 @@ pub enum Command {
 /// Answers one question from the present state.
 pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 
+/// Explains where a task's calls go, or says why that cannot be told.
+pub type Explain = Box<dyn Fn(Question) -> Explaining + Send + Sync>;
+
+/// An explanation under way.
+pub type Explaining = Pin<Box<dyn Future<Output = Result<Value, Refusal>> + Send>>;
+
+/// A question that has no answer.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: u16,
+    /// The kind of problem.
+    pub kind: &'static str,
+    pub detail: String,
+}
+
 /// What the listener shows and whom it tells.
 pub struct House {
     pub local: Local,
@@ -47,6 +65,7 @@ pub struct House {
     pub ready: Ask<Vec<Check>>,
     pub outbound_ready: Ask<Check>,
     pub contracts: Ask<Value>,
+    pub explain: Explain,
     pub active: Ask<Value>,
     pub config: Ask<Value>,
     /// Reads the settings again: what came of it, or every fault.

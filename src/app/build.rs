@@ -8,7 +8,7 @@ use super::serving::Serving;
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
-use super::{Error, application, compose};
+use super::{Error, application, compose, explain};
 use crate::admin::{self, Command};
 use crate::admission::{self, Handshake, Prober};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
@@ -123,7 +123,7 @@ impl Builder {
         {
             self.serve(socket, &application, contracts, &recorder, &mut readiness)?;
         }
-        self.call_others(sockets.outbound, &recorder, &directory);
+        let outbound = self.call_others(sockets.outbound, &recorder, &directory);
         let mut sources = self.settings.application.contracts.iter();
         if !sources.any(|source| source.file().is_some()) {
             self.ask_consul();
@@ -136,6 +136,7 @@ impl Builder {
         let commands = self.administer(
             (sockets.admin, sockets.public),
             directory.clone(),
+            explain::explain(outbound),
             readiness.clone(),
             reload.clone(),
         );
@@ -324,7 +325,7 @@ impl Builder {
         socket: Listener,
         recorder: &Arc<Recorder>,
         directory: &Arc<Directory>,
-    ) {
+    ) -> Arc<Outbound> {
         let config = compose::outbound(&self.settings, self.addresses.outbound.clone(), &self.boot);
         let keep = self.settings.limits.idle_timeout.mul_f64(KEEP_PEERS);
         let outbound = Arc::new(Outbound::new(
@@ -339,8 +340,9 @@ impl Builder {
             self.keeper(),
             self.tunnels(Direction::Outbound),
         ));
-        let listening = self.listening(socket, None, outbound);
+        let listening = self.listening(socket, None, outbound.clone());
         self.workers.start("outbound listener", listening);
+        outbound
     }
 
     /// Without contracts, or before they are there, nothing else asks Consul, and readiness wants
@@ -360,6 +362,7 @@ impl Builder {
         &mut self,
         (socket, public): (Listener, Option<Listener>),
         directory: Arc<Directory>,
+        explain: admin::Explain,
         readiness: Arc<Readiness>,
         reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
@@ -375,6 +378,7 @@ impl Builder {
             ready: Box::new(move || ready.checks()),
             outbound_ready: Box::new(move || outbound_ready.outbound()),
             contracts: Box::new(move || contracts.contracts()),
+            explain,
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
             config: Box::new(move || in_force.in_force()),
             reload: Box::new(move || {

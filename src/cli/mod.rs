@@ -9,6 +9,7 @@ mod check;
 mod client;
 mod diff;
 mod exit;
+mod explain;
 mod invoke;
 mod keygen;
 mod lint;
@@ -85,6 +86,8 @@ enum Command {
     Invoke(invoke::InvokeArgs),
     /// Print a task's steps and states from the collector.
     Task(task::TaskArgs),
+    /// Tell where a task's calls to an agent go, and why not elsewhere.
+    Explain(explain::ExplainArgs),
     /// Let the local sidecar leave: unready, deregistered, still serving.
     Drain(local::AdminArgs),
     /// Make the local sidecar read its settings again, and tell what took effect.
@@ -227,6 +230,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Keygen(args) => keygen::keygen(args),
         Command::Invoke(args) => invoke::invoke(args),
         Command::Task(args) => task::task(args),
+        Command::Explain(args) => explain::explain(args),
         Command::Drain(args) => local::drain(args),
         Command::Reload(args) => local::reload(args),
         Command::Quit(args) => local::quit(args),

@@ -17,6 +17,7 @@ pub mod collector;
 pub mod consul;
 pub mod contract;
 pub mod digest;
+pub mod fleet;
 pub mod instances;
 pub mod link;
 pub mod load;
