@@ -11,7 +11,7 @@ pub use api::{public, router};
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::spool::Spool;
-use crate::telemetry::metrics::Sidecar;
+use crate::telemetry::metrics::{Admission, Sidecar};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -22,6 +22,19 @@ use tokio::sync::mpsc;
 pub struct Check {
     pub check: &'static str,
     pub ok: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// What it consists of, if it has parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+}
+
+/// One step of a contract's admission.
+#[derive(Debug, Clone, Serialize)]
+pub struct Step {
+    pub contract: String,
+    pub step: &'static str,
+    pub result: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -46,6 +59,8 @@ pub struct House {
     pub directory: Arc<Directory>,
     pub ready: Ask<Vec<Check>>,
     pub outbound_ready: Ask<Check>,
+    /// Where each contract of ours stands on its way to being called.
+    pub states: Ask<Vec<Admission>>,
     pub contracts: Ask<Value>,
     pub active: Ask<Value>,
     pub config: Ask<Value>,

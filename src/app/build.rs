@@ -4,16 +4,17 @@ use super::delivery::{Delivery, looked_up};
 use super::handshake::Follower;
 use super::ready::Readiness;
 use super::reload::Reload;
-use super::serving::Serving;
+use super::serving::{Parts, Serving};
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
 use super::{Error, application, compose};
 use crate::admin::{self, Command};
-use crate::admission::{self, Handshake, Prober};
+use crate::admission::{self, Handshake, Prober, Trials};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
+use crate::contract::trust::Trust;
 use crate::contract::watch::Directory;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -227,7 +228,10 @@ impl Builder {
         recorder: &Arc<Recorder>,
         readiness: &mut Readiness,
     ) -> Result<(), Error> {
-        let health = self.probe(application)?;
+        let asked = application::health(&self.settings.application, application)?;
+        let limits = compose::trial(&self.settings.limits);
+        let trials = Trials::new(&asked, limits).map_err(|e| Error::Client(Box::new(e)))?;
+        let health = self.probe(asked)?;
         readiness.health = Some(health.clone());
         let inbound = self.addresses.inbound.as_ref();
         let bound = inbound.unwrap_or(&self.addresses.outbound);
@@ -238,14 +242,16 @@ impl Builder {
             bound,
             self.addresses.public.as_ref(),
         ));
-        let serving = Arc::new(Serving::new(
+        let serving = Arc::new(Serving::new(Parts {
             admission,
-            self.client.clone(),
-            self.metrics.clone(),
+            client: self.client.clone(),
+            metrics: self.metrics.clone(),
+            trust: Trust::off(),
+            trials: Arc::new(trials),
             health,
-            self.instance.clone(),
-            self.settings.application.contracts.clone(),
-        ));
+            instance: self.instance.clone(),
+            sources: self.settings.application.contracts.clone(),
+        }));
         readiness.contracts = serving.entries();
         for (at, contract) in contracts.into_iter().enumerate() {
             match contract {
@@ -288,9 +294,8 @@ impl Builder {
 
     fn probe(
         &mut self,
-        upstream: &Application,
+        config: admission::HealthConfig,
     ) -> Result<watch::Receiver<admission::Health>, Error> {
-        let config = application::health(&self.settings.application, upstream)?;
         let (prober, health) = Prober::new(config).map_err(|e| Error::Client(Box::new(e)))?;
         self.start_without_end("health prober", prober.run());
         Ok(health)
@@ -361,7 +366,8 @@ impl Builder {
         reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
-        let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
+        let (ready, outbound_ready) = (readiness.clone(), readiness.clone());
+        let (states, contracts) = (readiness.clone(), readiness);
         let active = self.active.clone();
         let in_force = reload.clone();
         let house = Arc::new(admin::House {
@@ -371,6 +377,7 @@ impl Builder {
             directory,
             ready: Box::new(move || ready.checks()),
             outbound_ready: Box::new(move || outbound_ready.outbound()),
+            states: Box::new(move || states.states()),
             contracts: Box::new(move || contracts.contracts()),
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
             config: Box::new(move || in_force.in_force()),

@@ -13,7 +13,6 @@ use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::telemetry::log::Chain;
-use crate::telemetry::metrics::Admission;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +49,12 @@ pub struct Follower {
     pub interval: Duration,
 }
 
+/// Says whether a contract would be served and admitted as the other: signatures are not part of
+/// the digest.
+fn is_same(one: &Compiled, other: &Compiled) -> bool {
+    one.digest == other.digest && one.contract.signatures == other.contract.signatures
+}
+
 /// A contract and the very answer it was made of.
 struct Known {
     reply: Bytes,
@@ -70,7 +75,6 @@ impl Follower {
 
     /// Asks until there is a contract.
     async fn first(&self) -> Known {
-        self.serving.metrics.admission(Admission::Starting);
         let mut retry = Backoff::new(SOONEST, LATEST);
         let mut said = String::new();
         loop {
@@ -114,7 +118,7 @@ impl Follower {
 
     /// Waits until the application hands out another contract that can be served.
     async fn another(&self, mut known: Known) -> Known {
-        let mut health = self.serving.health.clone();
+        let mut health = self.serving.parts.health.clone();
         let mut said = String::new();
         // Whatever it answers, even another version every time, it is not asked, and Consul not
         // told, more often than its health is looked at.
@@ -126,13 +130,13 @@ impl Follower {
             }
             tokio::time::sleep_until(not_before).await;
             // An application that is not well may not know what it says.
-            if !matches!(*health.borrow_and_update(), Health::Well(_)) {
+            if !matches!(*health.borrow_and_update(), Health::Well { .. }) {
                 continue;
             }
             not_before = Instant::now() + self.interval;
             match self.renewed(&known).await {
                 Ok(None) => {}
-                Ok(Some(now)) if now.contract.digest == known.contract.digest => known = now,
+                Ok(Some(now)) if is_same(&now.contract, &known.contract) => known = now,
                 Ok(Some(now)) => return now,
                 Err(fault) => {
                     let reason = Chain(&fault).to_string();
@@ -151,7 +155,7 @@ impl Follower {
         if let Some(now) = &now
             && now.contract.digest != known.contract.digest
         {
-            check_version(&self.serving.client, &now.contract.contract).await?;
+            check_version(&self.serving.parts.client, &now.contract.contract).await?;
         }
         Ok(now)
     }
@@ -163,7 +167,7 @@ impl Follower {
             return Ok(None);
         }
         let text = reply.clone();
-        let source = &self.serving.sources[self.at];
+        let source = &self.serving.parts.sources[self.at];
         let (method, path) = (source.method.as_str(), source.path.clone());
         let made = tokio::task::spawn_blocking(move || contract_of(&text, method, &path)).await;
         let contract = match made {
