@@ -31,3 +31,4 @@ pub mod road;
 pub mod sidecar;
 pub mod streamer;
 pub mod wait;
+pub mod witness;
