@@ -27,7 +27,7 @@ pub use judge::Judge;
 pub use publication::{Error as PublicationError, check_version};
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing, Step, StepResult};
-pub use trial::{Limits as TrialLimits, OwnRoute, Trials};
+pub use trial::{Limits as TrialLimits, OwnRoute, Trials, plan as plan_trial};
 
 use crate::contract::Compiled;
 use std::net::IpAddr;

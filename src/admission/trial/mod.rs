@@ -104,6 +104,18 @@ fn asked(made: &u32, calls: &u32) -> String {
     }
 }
 
+/// Says what a trial will send, if anything; `derives`: without a probe an input is made up.
+pub fn plan(contract: &Compiled, derives: bool) -> Result<Option<Probe>, Failure> {
+    let Some(probe) = &contract.contract.probe else {
+        return match derives {
+            true => Ok(Some(Probe::of(derive::input(contract)?))),
+            false => Ok(None),
+        };
+    };
+    derive::conforms(contract, &probe.input).map_err(Failure::Input)?;
+    Ok(Some(probe.clone()))
+}
+
 impl Trials {
     /// Will call the application that is asked for its health like this.
     pub fn new(application: &health::Config, limits: Limits) -> Result<Self, reqwest::Error> {
@@ -130,10 +142,14 @@ impl Trials {
 impl Trial {
     /// Makes all calls, unless so many fail that more would tell nothing.
     pub async fn run(&self) -> Result<Passed, Failure> {
-        let Some(probe) = self.probe().await? else {
+        let (contract, derives) = (self.contract.clone(), self.derives);
+        // Making an input up may take a while of a processor.
+        let planned = tokio::task::spawn_blocking(move || plan(&contract, derives)).await;
+        let planned =
+            planned.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+        let Some(probe) = planned? else {
             return Ok(Passed::NoProbe);
         };
-        derive::conforms(&self.contract, &probe.input).map_err(Failure::Input)?;
         let mut tally = Tally::default();
         let calls = probe.calls;
         let calling = self.call(probe, &mut tally);
@@ -146,21 +162,6 @@ impl Trial {
             }
         }
         tally.verdict(calls)
-    }
-
-    /// What is to be tried, if anything.
-    async fn probe(&self) -> Result<Option<Probe>, Failure> {
-        match (&self.contract.contract.probe, self.derives) {
-            (Some(probe), _) => Ok(Some(probe.clone())),
-            (None, false) => Ok(None),
-            (None, true) => {
-                let contract = self.contract.clone();
-                let made = tokio::task::spawn_blocking(move || derive::input(&contract)).await;
-                let made = made
-                    .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))?;
-                Ok(Some(Probe::of(made)))
-            }
-        }
     }
 
     async fn call(&self, probe: Probe, tally: &mut Tally) {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use crate::app;
 use crate::cli::running::Running;
-use crate::config::{Application, ContractSource, Examined, Settings};
+use crate::config::{Application, Examined, Settings};
 use crate::consul;
-use crate::contract;
-use crate::contract::openapi::Wanted;
 use crate::socket::{Address, BindError, Listener};
 use crate::telemetry::log::Chain;
 
 use super::findings::Findings;
+use super::here;
 
 pub(super) async fn ports(
     found: &mut Findings,
@@ -121,17 +120,8 @@ pub(super) async fn consul(found: &mut Findings, settings: &Settings) {
 
 /// The ids of the contracts that can be read; the others have findings of their own.
 fn ids(application: &Application) -> Vec<String> {
-    let id = |source: &ContractSource| {
-        let wanted = Wanted {
-            agent: None,
-            method: source.method.as_str(),
-            path: &source.path,
-        };
-        let body = std::fs::read(source.file()?).ok()?;
-        let (contract, _) = contract::from_file(&body, &wanted).ok()?;
-        Some(contract.id.to_string())
-    };
-    application.contracts.iter().filter_map(id).collect()
+    let contracts = application.contracts.iter().filter_map(here::contract);
+    contracts.map(|contract| contract.id.to_string()).collect()
 }
 
 /// Asks the application as admission will.

@@ -4,8 +4,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::config::{self, Application, Examined, Settings};
-use crate::contract::{Profile, lint};
+use crate::admission;
+use crate::config::{self, Application, ContractSource, Examined, Settings};
+use crate::contract::openapi::Wanted;
+use crate::contract::{self, Compiled, Contract, Profile, lint};
 use crate::identity::tls::{self, Tls};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -174,6 +176,46 @@ pub(super) fn contracts(found: &mut Findings, application: &Application) {
         match finding.severity {
             lint::Severity::Error => found.problem("contracts", message),
             lint::Severity::Warning => found.warning("contracts", message),
+        }
+    }
+}
+
+/// Reads the contract of a file; nothing if it has findings of its own.
+pub(super) fn contract(source: &ContractSource) -> Option<Contract> {
+    let wanted = Wanted {
+        agent: None,
+        method: source.method.as_str(),
+        path: &source.path,
+    };
+    let body = std::fs::read(source.file()?).ok()?;
+    let (contract, _) = contract::from_file(&body, &wanted).ok()?;
+    Some(contract)
+}
+
+/// Says what admission will send the application; that it sends nothing is a finding of `lint`.
+pub(super) fn trials(found: &mut Findings, application: &Application) {
+    for source in &application.contracts {
+        let compiled = contract(source).map(Compiled::new);
+        let Some(Ok(compiled)) = compiled else {
+            continue;
+        };
+        let contract = &compiled.contract;
+        let id = &contract.id;
+        match admission::plan_trial(&compiled, source.derive_probe) {
+            Ok(None) => {}
+            Ok(Some(probe)) => {
+                let (calls, at_once) = (probe.calls, probe.concurrency);
+                let (method, path) = (source.method.as_str(), &source.path);
+                let within = probe.timeout.unwrap_or(contract.constraints.timeout);
+                found.ok(
+                    "trial",
+                    format!(
+                        "{id}: {calls} calls to {method} {path}, {at_once} at once, each within \
+                         {within:?}"
+                    ),
+                );
+            }
+            Err(failure) => found.problem("trial", format!("{id}: {}", Chain(&failure))),
         }
     }
 }
