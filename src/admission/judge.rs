@@ -317,14 +317,15 @@ impl Judge {
         let contract = self.ours.contract.contract.id.as_str();
         let (step, result) = (step.as_str(), now.result.as_str());
         let detail = now.detail.as_str();
-        match now.result {
-            StepResult::Waiting | StepResult::Running => {
+        match (now.result, step) {
+            (StepResult::Waiting | StepResult::Running, _) => {
                 tracing::debug!(contract, step, result, detail, "step of admission");
             }
-            StepResult::Passed => {
+            // That a contract is unsigned is told where it is judged.
+            (StepResult::Passed, _) | (StepResult::Skipped, "signature") => {
                 tracing::info!(contract, step, result, detail, "step of admission");
             }
-            StepResult::Skipped | StepResult::Failed => {
+            (StepResult::Skipped | StepResult::Failed, _) => {
                 tracing::warn!(contract, step, result, detail, "step of admission");
             }
         }

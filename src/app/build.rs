@@ -111,7 +111,8 @@ impl Builder {
         contracts: Vec<Option<Arc<Compiled>>>,
         sockets: Sockets,
     ) -> Result<Sidecar, Error> {
-        let directory = self.remember().await;
+        let trust = compose::trust(&self.settings, Some(self.state.clone())).await?;
+        let directory = self.remember(&trust).await;
         let recorder = Arc::new(Recorder {
             spool: self.spool.clone(),
             metrics: self.metrics.clone(),
@@ -120,7 +121,14 @@ impl Builder {
         if let (Some(socket), Some(application)) =
             (sockets.inbound, self.settings.application.upstream.clone())
         {
-            self.serve(socket, &application, contracts, &recorder, &mut readiness)?;
+            self.serve(
+                socket,
+                &application,
+                contracts,
+                &trust,
+                &recorder,
+                &mut readiness,
+            )?;
         }
         self.call_others(sockets.outbound, &recorder, &directory);
         let mut sources = self.settings.application.contracts.iter();
@@ -161,12 +169,13 @@ impl Builder {
     }
 
     /// Opens the directory with what an earlier process knew.
-    async fn remember(&self) -> Arc<Directory> {
+    async fn remember(&self, trust: &Arc<Trust>) -> Arc<Directory> {
         Directory::open(
             self.client.clone(),
             self.metrics.clone(),
             Some(self.state.clone()),
             self.background.clone(),
+            trust.clone(),
         )
         .await
     }
@@ -225,6 +234,7 @@ impl Builder {
         socket: Listener,
         application: &Application,
         contracts: Vec<Option<Arc<Compiled>>>,
+        trust: &Arc<Trust>,
         recorder: &Arc<Recorder>,
         readiness: &mut Readiness,
     ) -> Result<(), Error> {
@@ -246,7 +256,7 @@ impl Builder {
             admission,
             client: self.client.clone(),
             metrics: self.metrics.clone(),
-            trust: Trust::off(),
+            trust: trust.clone(),
             trials: Arc::new(trials),
             health,
             instance: self.instance.clone(),
