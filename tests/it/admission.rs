@@ -382,6 +382,26 @@ async fn an_application_that_was_away_is_tried_again() {
 }
 
 #[tokio::test]
+async fn what_fell_while_consul_was_away_does_not_come_back_as_passing() {
+    let (mut consul, application) = (Consul::start().await, good().await);
+    let probe = contract("fraud-detection", json!({"calls": 1}));
+    let sidecar = sidecar(&application, &consul, probe).start().await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    consul.kill9();
+    application.answer(HEALTH, says("2.0.0"));
+    step_is(&sidecar, FRAUD, "health", "failed").await;
+    consul.restart_empty().await;
+    let witness = Witness::of(&consul, FRAUD).await;
+    wait_until(REPAIRED_WITHIN, "registration", async || {
+        witness.seen().last().is_some_and(|last| last != "absent")
+    })
+    .await;
+    application.answer(HEALTH, says("1.0.0"));
+    let seen = ["absent", "critical", "passing"];
+    witness.saw(&seen, REPAIRED_WITHIN).await;
+}
+
+#[tokio::test]
 async fn no_text_of_a_failed_trial_repeats_the_reply() {
     let (consul, application) = (Consul::start().await, good().await);
     let secret = "4000-0000-0000-0002";
