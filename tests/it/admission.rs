@@ -6,11 +6,14 @@ use crate::support::consul::Consul;
 use crate::support::contract::{fraud_detection, fraud_input, fraud_output};
 use crate::support::link::Link;
 use crate::support::pair::{FRAUD, RISK};
+use crate::support::program;
 use crate::support::reply::Reply;
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::{wait_for, wait_until};
 use crate::support::witness::Witness;
 use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -379,6 +382,110 @@ async fn an_application_that_was_away_is_tried_again() {
     application.answer(RISK, Answer::json(&fraud_output()));
     let back = ["absent", "critical", "passing", "critical", "passing"];
     witness.saw(&back, REPAIRED_WITHIN).await;
+}
+
+/// Runs a command of ours in a folder; it must succeed.
+fn run(folder: &Path, arguments: &[&str]) {
+    let mut command = Command::new(program::hermes());
+    let output = command
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// Believes the owner of `keys/ours` alone.
+fn pinned(setup: Setup, folder: &Path) -> Setup {
+    run(folder, &["keygen", "ours"]);
+    let mut key = toml::Table::new();
+    let file = folder.join("ours.pub").display().to_string();
+    key.insert("file".into(), file.into());
+    key.insert("kid".into(), "ours-1".into());
+    key.insert("ids".into(), vec!["fraud-*"].into());
+    setup
+        .set("trust.mode", "pinned")
+        .set("trust.key", vec![toml::Value::Table(key)])
+}
+
+async fn refused_as_unsigned(sidecar: &Sidecar, application: &Application) {
+    let detail = step_is(sidecar, FRAUD, "signature", "failed").await;
+    assert!(detail.contains("it bears no signature"), "{detail}");
+    assert!(detail.contains(FRAUD), "{detail}");
+    // It is tried again, and nothing behind it is tried.
+    wait_until(REPAIRED_WITHIN, "second try", async || {
+        tried(sidecar, "signature", "failed").await > 1.0
+    })
+    .await;
+    for name in ["health", "trial"] {
+        assert_eq!(step(sidecar, FRAUD, name).await.0, "waiting");
+        for result in ["ok", "failed", "skipped"] {
+            assert_eq!(tried(sidecar, name, result).await, 0.0, "{name} {result}");
+        }
+    }
+    assert_eq!(application.calls(RISK), 0);
+    assert_eq!(heartbeat(sidecar).await, "admitting");
+    let logged = sidecar.log();
+    let told = logged.lines().filter(|line| {
+        line.contains("step of admission") && line.contains("it bears no signature")
+    });
+    assert_eq!(told.count(), 1, "{logged}");
+}
+
+#[tokio::test]
+async fn an_unsigned_contract_is_kept_out_where_keys_are_pinned() {
+    let (consul, application) = (Consul::start().await, good().await);
+    let witness = Witness::of(&consul, FRAUD).await;
+    let folder = tempfile::tempdir().unwrap();
+    let probe = contract("fraud-detection", json!({"calls": 2}));
+    let setup = sidecar(&application, &consul, probe);
+    let mut sidecar = pinned(setup, folder.path()).start_unready().await;
+    refused_as_unsigned(&sidecar, &application).await;
+    witness.never_passed();
+
+    let file = sidecar
+        .config_file()
+        .with_file_name(format!("{FRAUD}.json"));
+    let key = folder.path().join("ours");
+    let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
+    let sign = ["contract", "sign", file, "--key", key, "--kid", "ours-1"];
+    run(folder.path(), &sign);
+    sidecar.start_again();
+    witness
+        .saw(&["absent", "critical", "passing"], REPAIRED_WITHIN)
+        .await;
+    let detail = step_is(&sidecar, FRAUD, "signature", "ok").await;
+    assert_eq!(detail, "signed by ours-1");
+    assert_eq!(application.calls(RISK), 2);
+}
+
+#[tokio::test]
+async fn a_signature_that_the_application_hands_out_later_is_taken_over() {
+    let (consul, application) = (Consul::start().await, good().await);
+    let witness = Witness::of(&consul, FRAUD).await;
+    let folder = tempfile::tempdir().unwrap();
+    let body = contract("fraud-detection", json!({"calls": 2}));
+    application.answer("/hermes/handshake", Answer::json(&body));
+    let setup = Sidecar::named("fraud")
+        .application(&application.url())
+        .consul(&consul.address())
+        .set("application.health_interval", "100ms")
+        .handshake()
+        .route("path", RISK);
+    let sidecar = pinned(setup, folder.path()).start_unready().await;
+    refused_as_unsigned(&sidecar, &application).await;
+    witness.never_passed();
+
+    let file = folder.path().join("contract.json");
+    std::fs::write(&file, body.to_string()).unwrap();
+    let sign = ["contract", "sign", "contract.json", "--key", "ours"];
+    run(folder.path(), &[&sign[..], &["--kid", "ours-1"]].concat());
+    let signed: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    application.answer("/hermes/handshake", Answer::json(&signed));
+    consul.wait_passing(FRAUD, 1, REPAIRED_WITHIN).await;
+    let seen = witness.seen();
+    let passed = seen.iter().filter(|status| *status == "passing").count();
+    assert_eq!(passed, 1, "{seen:?}");
 }
 
 #[tokio::test]
