@@ -49,12 +49,6 @@ pub struct Follower {
     pub interval: Duration,
 }
 
-/// Says whether a contract would be served and admitted as the other: signatures are not part of
-/// the digest.
-fn is_same(one: &Compiled, other: &Compiled) -> bool {
-    one.digest == other.digest && one.contract.signatures == other.contract.signatures
-}
-
 /// A contract and the very answer it was made of.
 struct Known {
     reply: Bytes,
@@ -136,7 +130,7 @@ impl Follower {
             not_before = Instant::now() + self.interval;
             match self.renewed(&known).await {
                 Ok(None) => {}
-                Ok(Some(now)) if is_same(&now.contract, &known.contract) => known = now,
+                Ok(Some(now)) if self.stays(&now.contract, &known.contract) => known = now,
                 Ok(Some(now)) => return now,
                 Err(fault) => {
                     let reason = Chain(&fault).to_string();
@@ -158,6 +152,25 @@ impl Follower {
             check_version(&self.serving.parts.client, &now.contract.contract).await?;
         }
         Ok(now)
+    }
+
+    /// Says whether what is handed out now is no reason to serve anew. Signatures are no part of
+    /// the digest: another one may be what a contract lacked, while one that is admitted would only
+    /// be taken from its callers for a while.
+    fn stays(&self, now: &Compiled, before: &Compiled) -> bool {
+        if now.digest != before.digest {
+            return false;
+        }
+        let is_signed_anew = now.contract.signatures != before.contract.signatures;
+        let is_admitted = self.serving.is_admitted(self.at);
+        if is_signed_anew && is_admitted {
+            let contract = now.contract.id.as_str();
+            tracing::info!(
+                contract,
+                "the application hands out other signatures; they count from the next start"
+            );
+        }
+        !is_signed_anew || is_admitted
     }
 
     /// Asks once; nothing if the answer is the one that is known.

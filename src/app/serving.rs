@@ -10,7 +10,7 @@ use crate::contract::trust::Trust;
 use crate::lifecycle::Observer;
 use crate::proxy::inbound::{Place, Roster, Rosters, Served, Style};
 use crate::task::Timestamp;
-use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
+use crate::telemetry::metrics::{Admission, Direction, Sidecar as Metrics};
 use http::Method;
 use semver::Version;
 use std::sync::Arc;
@@ -142,6 +142,14 @@ impl Serving {
         let entries = self.entries.borrow();
         let mut others = entries.iter().enumerate().filter(|(place, _)| *place != at);
         others.any(|(_, entry)| matches!(entry, Entry::Taken { id: taken, .. } if taken == id))
+    }
+
+    /// Says whether callers are led to the contract of a place.
+    pub fn is_admitted(&self, at: usize) -> bool {
+        match &self.entries.borrow()[at] {
+            Entry::Awaited(_) => false,
+            Entry::Taken { standing, .. } => standing.borrow().state == Admission::Admitted,
+        }
     }
 
     fn put(&self, at: usize, place: Place) {

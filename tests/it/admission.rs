@@ -486,6 +486,20 @@ async fn a_signature_that_the_application_hands_out_later_is_taken_over() {
     let seen = witness.seen();
     let passed = seen.iter().filter(|status| *status == "passing").count();
     assert_eq!(passed, 1, "{seen:?}");
+
+    // A further signature is no reason to take it from its callers.
+    let sign = ["contract", "sign", "contract.json", "--key", "next"];
+    run(folder.path(), &["keygen", "next"]);
+    run(folder.path(), &sign);
+    let twice: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(twice["signatures"].as_array().unwrap().len(), 2);
+    application.answer("/hermes/handshake", Answer::json(&twice));
+    wait_until(REPAIRED_WITHIN, "notice of it", async || {
+        sidecar.log().contains("hands out other signatures")
+    })
+    .await;
+    assert_eq!(witness.seen(), seen);
+    assert_eq!(application.calls(RISK), 2);
 }
 
 #[tokio::test]
