@@ -305,6 +305,14 @@ fn judge(path: &str, status: StatusCode, body: &[u8]) -> Result<Versions, Error>
 }
 
 impl Versions {
+    #[cfg(test)]
+    pub fn bare(said: Option<&str>) -> Self {
+        Self {
+            bare: said.map(str::to_owned),
+            agents: Vec::new(),
+        }
+    }
+
     /// Says what the reply claims to run, if it disagrees with `version` of `id`.
     ///
     /// A bare version speaks for the only contract; of several it must be one of theirs.

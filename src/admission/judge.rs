@@ -6,8 +6,10 @@
 //!   and at once when the application's health changes
 //! - a trial holds for one start of the application: once it was away, or says another version of
 //!   itself, it is tried again
-//! - elsewhere: what a trial is (`trial`), who may sign (`contract::trust`)
+//! - elsewhere: who may sign (`contract::trust`), what health says (`fitness`), what a trial is
+//!   (`trial`)
 
+use super::fitness::{self, Start, Unfit};
 use super::health::Health;
 use super::standing::{Standing, Step, StepResult};
 use super::trial::{Failure, Passed, Trial};
@@ -47,22 +49,6 @@ struct Memory {
     /// The start that failures are counted for.
     seen: Option<Start>,
     retry: Backoff,
-}
-
-/// One start of the application, as far as its health tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Start {
-    number: u32,
-    /// The version it says it runs.
-    version: Option<String>,
-}
-
-/// Why the second step does not hold.
-enum Unfit {
-    Unasked,
-    Ill(String),
-    /// The contract is not what runs.
-    Drift(String),
 }
 
 impl Judge {
@@ -178,30 +164,10 @@ impl Judge {
         fit
     }
 
-    /// Says whether the application is well and runs what the contract describes.
     fn fit(&self, health: &Health) -> Result<Start, Unfit> {
-        let (versions, number) = match health {
-            Health::Unknown => return Err(Unfit::Unasked),
-            Health::Ill { reason } => return Err(Unfit::Ill(reason.clone())),
-            Health::Well { versions, start } => (versions, *start),
-        };
+        let require_version = self.config.require_version;
         let contract = &self.ours.contract.contract;
-        let id = contract.id.as_str();
-        let said = versions.said_of(id);
-        if self.config.require_version && said.is_none() {
-            let reason = "the health reply names no version, which require_version asks for";
-            return Err(Unfit::Drift(reason.to_owned()));
-        }
-        let version = &contract.version;
-        if let Some(said) = versions.conflict(id, version, &self.versions.borrow()) {
-            return Err(Unfit::Drift(format!(
-                "the application says it runs {said}, the contract is {version}"
-            )));
-        }
-        Ok(Start {
-            number,
-            version: said.map(str::to_owned),
-        })
+        fitness::fit(contract, health, &self.versions.borrow(), require_version)
     }
 
     fn show_unfit(&self, unfit: Unfit) {

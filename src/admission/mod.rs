@@ -9,6 +9,7 @@
 //! - elsewhere: how Consul is spoken to (`consul`), who reads the standing (`proxy`, `admin`)
 
 mod beacon;
+mod fitness;
 mod handshake;
 mod health;
 mod judge;

@@ -174,11 +174,11 @@ fn judge(contract: &Compiled, probe: &Probe, limits: &Limits, reply: &[u8]) -> R
     let Some(expected) = &probe.expect else {
         return Ok(());
     };
-    let value: Value = serde_json::from_slice(text).or_else(|_| {
-        Err(Fault::NoJson(
+    let Ok(value) = serde_json::from_slice::<Value>(text) else {
+        return Err(Fault::NoJson(
             "it is nested too deep to be compared".to_owned(),
-        ))
-    })?;
+        ));
+    };
     match expect::difference(expected, &value) {
         None => Ok(()),
         Some(place) => Err(Fault::Unexpected(place)),
