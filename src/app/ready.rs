@@ -176,11 +176,13 @@ fn shown(entry: &Entry) -> Value {
             standing,
             record,
         } => {
+            let steps = steps(entry);
             let (standing, record) = (standing.borrow(), record.borrow());
             json!({
                 "agent": id,
                 "state": standing.state.as_str(),
                 "reason": standing.reason,
+                "steps": steps,
                 "registered": record.registered,
                 "trouble": record.trouble,
                 "confirmed_at": record.confirmed_at,

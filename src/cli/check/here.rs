@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::admission;
 use crate::config::{self, Application, ContractSource, Examined, Settings};
 use crate::contract::openapi::Wanted;
+use crate::contract::trust::Trust;
 use crate::contract::{self, Compiled, Contract, Profile, lint};
 use crate::identity::tls::{self, Tls};
 use crate::task::Timestamp;
@@ -216,6 +217,25 @@ pub(super) fn trials(found: &mut Findings, application: &Application) {
                 );
             }
             Err(failure) => found.problem("trial", format!("{id}: {}", Chain(&failure))),
+        }
+    }
+}
+
+/// Judges our own contracts as those who call them will, as far as they share these settings.
+pub(super) async fn trust(found: &mut Findings, settings: &Settings) {
+    let config = &settings.trust;
+    let keys = config.keys.len();
+    found.ok("trust", format!("mode {}, {keys} keys listed", config.mode));
+    // Without a store nothing can go wrong, and nothing is remembered.
+    let Ok(trust) = Trust::open(config.clone(), None).await else {
+        return;
+    };
+    for source in &settings.application.contracts {
+        // What cannot be read has findings of its own.
+        if let Some(contract) = contract(source)
+            && let Err(untrusted) = trust.judge(&contract).await
+        {
+            found.problem("trust", untrusted.to_string());
         }
     }
 }

@@ -45,11 +45,13 @@ pub enum Error {
         key: String,
         problems: Arc<Problems>,
     },
-    #[error("{key} holds {found}, which belongs elsewhere; publish the contract again")]
+    #[error(
+        "{key} holds {found}, which belongs elsewhere; restore the body or publish a new version"
+    )]
     Misplaced { key: String, found: String },
     #[error(
         "{key} has digest {found}, the instance names {named} (kid {}): the body or the \
-         registration was changed; publish the contract again",
+         registration was changed; restore it or publish a new version",
         kids_or_none(kids)
     )]
     Mismatch {
@@ -59,7 +61,7 @@ pub enum Error {
         kids: Vec<String>,
     },
     #[error("{key}: {source}")]
-    Untrusted { key: String, source: Untrusted },
+    Untrusted { key: String, source: Box<Untrusted> },
 }
 
 fn kids_or_none(kids: &[String]) -> String {
@@ -108,7 +110,7 @@ impl Error {
                 (named.digest, Vec::new())
             }
             Error::Mismatch { found, kids, .. } => (*found, kids.clone()),
-            Error::Untrusted { source, .. } => (source.digest, source.kids.clone()),
+            Error::Untrusted { source, .. } => (source.digest, source.kids.to_vec()),
         };
         Some(Refusal {
             digest,
@@ -159,7 +161,8 @@ pub async fn compiled(
         .body(id.as_str(), &named.version.to_string());
     let contract = fetched(directory, &key).await?;
     check(&contract, &key, id, named)?;
-    if let Err(source) = directory.trust.judge(&contract).await {
+    if let Err(untrusted) = directory.trust.judge(&contract).await {
+        let source = Box::new(untrusted);
         return Err(Error::Untrusted { key, source });
     }
     let compiled = cache.compiled(&contract);

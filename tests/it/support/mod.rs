@@ -29,6 +29,7 @@ pub mod prometheus;
 pub mod reply;
 pub mod road;
 pub mod sidecar;
+pub mod signer;
 pub mod streamer;
 pub mod wait;
 pub mod witness;
