@@ -95,6 +95,7 @@ async fn metrics(State(house): State<Arc<House>>) -> Response {
     for check in (house.ready)() {
         house.metrics.ready_named(check.check, check.ok);
     }
+    house.metrics.admission_states(&(house.states)());
     // Brings the spool's families up to date; without an answer they stay as they were.
     house.spool.stats().await.ok();
     let text = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

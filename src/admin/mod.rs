@@ -13,7 +13,7 @@ pub use question::Question;
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::spool::Spool;
-use crate::telemetry::metrics::Sidecar;
+use crate::telemetry::metrics::{Admission, Sidecar};
 use serde::Serialize;
 use serde_json::Value;
 use std::pin::Pin;
@@ -25,6 +25,19 @@ use tokio::sync::mpsc;
 pub struct Check {
     pub check: &'static str,
     pub ok: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// What it consists of, if it has parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+}
+
+/// One step of a contract's admission.
+#[derive(Debug, Clone, Serialize)]
+pub struct Step {
+    pub contract: String,
+    pub step: &'static str,
+    pub result: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -64,6 +77,8 @@ pub struct House {
     pub directory: Arc<Directory>,
     pub ready: Ask<Vec<Check>>,
     pub outbound_ready: Ask<Check>,
+    /// Where each contract of ours stands on its way to being called.
+    pub states: Ask<Vec<Admission>>,
     pub contracts: Ask<Value>,
     pub explain: Explain,
     pub active: Ask<Value>,

@@ -8,6 +8,7 @@
 )]
 
 mod addressing;
+mod admission;
 mod application_reports;
 mod bad_input;
 mod calls;

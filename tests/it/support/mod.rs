@@ -36,3 +36,4 @@ pub mod sidecar;
 pub mod signer;
 pub mod streamer;
 pub mod wait;
+pub mod witness;
