@@ -7,6 +7,8 @@ use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
+use crate::consul::{Client, Observe, Operation, Outcome};
+use crate::contract::trust::Trust;
 use crate::identity::tls::{COLLECTOR, Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
@@ -40,17 +42,25 @@ impl Collector {
         let tls = tls::open(settings.tls.as_ref(), metrics.tls())?;
         let listener = bind("collector.listen", &own.listen).await?;
         let address = sockets::address(&listener)?;
+        let (lifecycle, phase) = Lifecycle::new();
+        let mut workers = Workers::default();
+        let client = match own.consul {
+            true => Some(consul(&settings, &metrics)?),
+            false => None,
+        };
+        let board = client
+            .clone()
+            .map(|client| follow(client, metrics.clone(), phase.clone(), &mut workers));
         let config = collector::Config {
             path: own.store.clone(),
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
             retention: own.retention,
+            board,
         };
         let (collector, opened) = collector::Collector::open(config, metrics)
             .map_err(|source| compose::failed("collector.store", &own.store, source))?;
         compose::alarm(&own.store, &opened);
         let collector = Arc::new(collector);
-        let (lifecycle, phase) = Lifecycle::new();
-        let mut workers = Workers::default();
         let clients = match own.token_file {
             Some(_) => Clients::Optional,
             None => Clients::Required,
@@ -60,13 +70,11 @@ impl Collector {
         workers.start("collector listener", async move {
             serving.serve(listener, secured, stop).await;
         });
-        let left = match own.consul {
-            true => {
-                let proto = proto(tls.as_ref());
-                register(&settings, &address, proto, phase.clone(), &mut workers)?
-            }
-            false => None,
-        };
+        let left = client.and_then(|client| {
+            let instance = |port| settings.application.instance(Some(port));
+            let beacon = beacon(&client, &address, proto(tls.as_ref()), instance)?;
+            Some(register(client, beacon, phase.clone(), &mut workers))
+        });
         if let Some(tls) = tls {
             watch(tls, phase, &mut workers);
         }
@@ -144,32 +152,70 @@ fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
     });
 }
 
-/// Keeps the collector in Consul, where sidecars may look it up; what it returns tells when it
-/// has left.
-fn register(
-    settings: &Settings,
+/// Makes the one client for the settings' Consul; its requests are counted.
+fn consul(settings: &Settings, metrics: &Arc<metrics::Collector>) -> Result<Client, Error> {
+    for operation in Operation::ALL {
+        for outcome in Outcome::all() {
+            metrics.consul_kind(operation.as_str(), outcome.as_str());
+        }
+    }
+    let metrics = metrics.clone();
+    let observe: Observe = Arc::new(move |operation, outcome, _took| {
+        metrics.consul_request(operation.as_str(), outcome.as_str());
+    });
+    Ok(Client::new(compose::consul(&settings.consul), observe)?)
+}
+
+/// Begins to follow what is published in Consul and who runs it.
+fn follow(
+    client: Client,
+    metrics: Arc<metrics::Collector>,
+    mut phase: Observer,
+    workers: &mut Workers,
+) -> Arc<collector::Board> {
+    let (board, following) = collector::Board::open(client, Trust::off(), metrics);
+    workers.start("contract board", async move {
+        tokio::select! {
+            () = following => {}
+            () = phase.reached(Phase::Stopping) => {}
+        }
+    });
+    board
+}
+
+/// Describes the collector for Consul, where sidecars may look it up; nothing where none of them
+/// could reach it.
+fn beacon(
+    client: &Client,
     address: &Address,
     proto: &'static str,
-    phase: Observer,
-    workers: &mut Workers,
-) -> Result<Option<oneshot::Receiver<()>>, Error> {
-    let client = super::consul(settings)?;
+    instance: impl FnOnce(u16) -> String,
+) -> Option<Beacon> {
     let (Some(ip), Some(port)) = (address.ip(), address.port()) else {
         tracing::warn!("a unix socket is not registered in Consul: others could not reach it");
-        return Ok(None);
+        return None;
     };
     let host = match ip {
         ip if ip.is_unspecified() => String::new(),
         ip => ip.to_string(),
     };
-    let beacon = Beacon {
+    Some(Beacon {
         service: "hermes-collector".to_owned(),
-        instance: settings.application.instance(Some(port)),
+        instance: instance(port),
         host,
         port,
         proto,
         keep: client.layout().keep(),
-    };
+    })
+}
+
+/// Keeps the collector in Consul; what it returns tells when it has left.
+fn register(
+    client: Client,
+    beacon: Beacon,
+    phase: Observer,
+    workers: &mut Workers,
+) -> oneshot::Receiver<()> {
     let mut stopping = phase.clone();
     let (tell, left) = oneshot::channel();
     workers.start("beacon", async move {
@@ -178,5 +224,5 @@ fn register(
         tell.send(()).ok();
         stopping.reached(Phase::Stopping).await;
     });
-    Ok(Some(left))
+    left
 }

@@ -1,4 +1,6 @@
-//! The collector's door: reports in, tasks out.
+//! The collector's door: reports in, tasks and contracts out.
+
+mod board;
 
 use super::Desk;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
@@ -41,6 +43,10 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/report-status", post(report_status))
         .route("/tasks", get(tasks))
         .route("/tasks/{id}", get(task))
+        .route("/contracts", get(board::contracts))
+        .route("/agents", get(board::agents))
+        .route("/v1/contract/{id}/{version}", get(board::contract))
+        .route("/sd", get(board::targets))
         .layer(from_fn_with_state(desk.clone(), authorise));
     Router::new()
         .merge(guarded)

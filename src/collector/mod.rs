@@ -1,4 +1,5 @@
-//! Takes status reports from all sidecars and shows what became of each task.
+//! Takes status reports from all sidecars and shows what became of each task; shows which contracts
+//! are published and who runs them.
 //!
 //! - a report is confirmed only after it is on disk; one bad report bothers no other
 //! - identity is (call, attempt, reporter, state): repeats are duplicates, a different end state
@@ -10,6 +11,7 @@
 
 mod api;
 mod attempt;
+mod board;
 mod ingest;
 mod list;
 mod retention;
@@ -20,6 +22,8 @@ mod view;
 
 #[cfg(test)]
 mod tests;
+
+pub use board::Board;
 
 use crate::identity::Secret;
 use crate::lifecycle::{Observer, Phase};
@@ -57,6 +61,8 @@ pub struct Config {
     pub token: Option<Secret>,
     /// How long a task is remembered.
     pub retention: Duration,
+    /// What is known of contracts; nothing where Consul is not asked.
+    pub board: Option<Arc<Board>>,
 }
 
 /// An open collector; serves until told to stop, then wants to be closed.
@@ -75,6 +81,7 @@ struct Desk {
     ingests: Semaphore,
     /// Whether the last report could be stored.
     stores: AtomicBool,
+    board: Option<Arc<Board>>,
 }
 
 impl Collector {
@@ -91,6 +98,7 @@ impl Collector {
             retention: config.retention,
             ingests: Semaphore::new(INGESTS),
             stores: AtomicBool::new(true),
+            board: config.board,
         };
         let collector = Self {
             desk: Arc::new(desk),

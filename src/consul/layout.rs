@@ -28,6 +28,24 @@ impl Layout {
         }
     }
 
+    /// Returns what a service's name stands for; nothing for one that is not of this prefix.
+    pub fn of_service<'n>(&self, service: &'n str) -> Option<&'n str> {
+        match self.prefix.as_str() {
+            USUAL => Some(service),
+            prefix => service.strip_prefix(prefix)?.strip_prefix('-'),
+        }
+    }
+
+    /// Names the keys of all contracts.
+    pub fn contracts(&self) -> String {
+        format!("{}/contracts/", self.prefix)
+    }
+
+    /// Names all index entries.
+    pub fn indexes(&self) -> String {
+        format!("{}/index/", self.prefix)
+    }
+
     /// Names the key of one published body; what stands there never changes.
     pub fn body(&self, id: &str, version: &str) -> String {
         format!("{}/contracts/{id}/{version}", self.prefix)
@@ -80,5 +98,8 @@ mod tests {
         );
         assert_eq!(other.index("fraud-v1.0"), "blue/index/fraud-v1.0");
         assert_eq!(other.minors("fraud", 1), "blue/index/fraud-v1.");
+        assert_eq!(usual.of_service("fraud-v1.0"), Some("fraud-v1.0"));
+        assert_eq!(other.of_service("blue-fraud-v1.0"), Some("fraud-v1.0"));
+        assert_eq!(other.of_service("fraud-v1.0"), None);
     }
 }
