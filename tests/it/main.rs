@@ -10,6 +10,7 @@
 mod addressing;
 mod application_reports;
 mod bad_input;
+mod board;
 mod calls;
 mod cli;
 mod config;

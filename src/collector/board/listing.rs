@@ -79,7 +79,9 @@ impl Listing {
         all.sort_unstable_by_key(|(rank, id, version)| (*rank, *id, Reverse(*version)));
         let beyond = all.len().saturating_sub(MOST_AUDITED);
         all.truncate(MOST_AUDITED);
-        let mut chosen: BTreeMap<&ContractId, Vec<&Version>> = BTreeMap::new();
+        // Also those without a body: their pointer is worth knowing.
+        let ids = self.contracts.keys().map(|id| (id, Vec::new()));
+        let mut chosen: BTreeMap<&ContractId, Vec<&Version>> = ids.collect();
         for (_, id, version) in all {
             chosen.entry(id).or_default().push(version);
         }
