@@ -8,7 +8,6 @@ use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
 use crate::consul::{Client, Observe, Operation, Outcome};
-use crate::contract::trust::Trust;
 use crate::identity::tls::{COLLECTOR, Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
@@ -44,23 +43,23 @@ impl Collector {
         let address = sockets::address(&listener)?;
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
-        let client = match own.consul {
-            true => Some(consul(&settings, &metrics)?),
-            false => None,
-        };
-        let board = client
-            .clone()
-            .map(|client| follow(client, metrics.clone(), phase.clone(), &mut workers));
         let config = collector::Config {
             path: own.store.clone(),
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
             retention: own.retention,
-            board,
         };
-        let (collector, opened) = collector::Collector::open(config, metrics)
+        let (collector, opened) = collector::Collector::open(config, metrics.clone())
             .map_err(|source| compose::failed("collector.store", &own.store, source))?;
         compose::alarm(&own.store, &opened);
         let collector = Arc::new(collector);
+        let client = match own.consul {
+            true => Some(consul(&settings, &metrics)?),
+            false => None,
+        };
+        if let Some(client) = client.clone() {
+            let trust = compose::trust(&settings, Some(collector.store().clone())).await?;
+            follow(collector.follow(client, trust), phase.clone(), &mut workers);
+        }
         let clients = match own.token_file {
             Some(_) => Clients::Optional,
             None => Clients::Required,
@@ -166,21 +165,18 @@ fn consul(settings: &Settings, metrics: &Arc<metrics::Collector>) -> Result<Clie
     Ok(Client::new(compose::consul(&settings.consul), observe)?)
 }
 
-/// Begins to follow what is published in Consul and who runs it.
+/// Follows what is published in Consul until the process stops.
 fn follow(
-    client: Client,
-    metrics: Arc<metrics::Collector>,
+    following: impl Future<Output = ()> + Send + 'static,
     mut phase: Observer,
     workers: &mut Workers,
-) -> Arc<collector::Board> {
-    let (board, following) = collector::Board::open(client, Trust::off(), metrics);
+) {
     workers.start("contract board", async move {
         tokio::select! {
             () = following => {}
             () = phase.reached(Phase::Stopping) => {}
         }
     });
-    board
 }
 
 /// Describes the collector for Consul, where sidecars may look it up; nothing where none of them

@@ -12,6 +12,7 @@ mod sums;
 
 use super::attempt::{Told, summarise};
 use super::list::{Filter, Page};
+use crate::contract::trust;
 use crate::store::{self, OpenError, Opened, Schema, Store, StoreError};
 use crate::task::{Id, Report, SlaLevel, State, Timestamp};
 use crate::telemetry::metrics::{Collector as Metrics, Received};
@@ -27,7 +28,8 @@ const SCHEMA: Schema = Schema {
     name: "collector",
     // "HeCo"
     application_id: 0x4865_436F,
-    migrations: &["
+    migrations: &[
+        "
         CREATE TABLE reports (
             id        INTEGER PRIMARY KEY,
             call_id   TEXT    NOT NULL,
@@ -75,7 +77,9 @@ const SCHEMA: Schema = Schema {
             latest_end   INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX tasks_by_start ON tasks (started_at, task_id);
-    "],
+    ",
+        trust::MIGRATION,
+    ],
 };
 
 /// What became of a batch.
@@ -113,6 +117,11 @@ impl Book {
         };
         let (store, opened) = Store::open(path, &SCHEMA, options)?;
         Ok((Self { store }, opened))
+    }
+
+    /// The file itself, for those who keep a table of their own in it.
+    pub(super) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Takes reports and returns after they are on disk.

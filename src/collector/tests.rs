@@ -33,7 +33,6 @@ impl World {
             path: directory.path().join("collector.db"),
             token,
             retention: Duration::from_secs(30 * 24 * 3600),
-            board: None,
         };
         let metrics = Arc::new(metrics::Collector::new());
         let (collector, _) = Collector::open(config, metrics).unwrap();

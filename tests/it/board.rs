@@ -13,6 +13,8 @@ use crate::support::reply::Reply;
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::{wait_for, wait_until};
 use hermes_sidecar::contract::Contract;
+use hermes_sidecar::identity::jws::{Payload, Signature};
+use hermes_sidecar::identity::key::KeyPair;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -217,40 +219,93 @@ async fn the_board_tells_who_is_behind_and_who_runs_something_else() {
     drop(new);
 }
 
+/// Signs a contract under this name of the key.
+fn signed(mut contract: Value, pair: &KeyPair, kid: &str) -> Value {
+    let read = Contract::from_slice(contract.to_string().as_bytes()).unwrap();
+    let payload = Payload::new(read.canonical());
+    contract["signatures"] = json!([Signature::sign(pair, kid, &payload).to_json()]);
+    contract
+}
+
+/// The incident: other words in the output, and everything else as it was.
+fn altered(contract: &Value) -> Value {
+    let mut altered = contract.clone();
+    let levels = altered.pointer_mut("/output_schema/properties/risk_level/enum");
+    *levels.unwrap() = json!(["safe", "risky", "dangerous"]);
+    altered
+}
+
 #[tokio::test]
 async fn a_body_changed_by_hand_is_on_the_board_within_a_minute() {
+    let (ours, theirs) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let made = |id: &str| version(id, "1.0.0");
+    let good = signed(fraud_detection(), &ours, "finance-1");
+    let noted = made("noted-v1.0");
+    let indexed = made("indexed-v1.0");
+    let covered = signed(made("covered-v1.0"), &ours, "finance-1");
+    let stolen = signed(made("stolen-v1.0"), &ours, "finance-1");
+    let untouched = made("untouched-v1.0");
     let consul = Consul::start().await;
-    let contract = fraud_detection();
-    publish(&consul, &contract).await;
-    publish(&consul, &version("other-v1.0", "1.0.0")).await;
+    for contract in [&good, &noted, &indexed, &covered, &stolen, &untouched] {
+        publish(&consul, contract).await;
+    }
     let collector = collector(&consul, &[]).await;
-    row(&collector, FRAUD, WITHIN, in_state("unsigned")).await;
+    for (id, state) in [
+        (FRAUD, "ok"),
+        ("noted-v1.0", "unsigned"),
+        ("stolen-v1.0", "ok"),
+    ] {
+        row(&collector, id, WITHIN, in_state(state)).await;
+    }
 
-    let mut changed = published(&contract);
-    let levels = changed.pointer_mut("/contract/output_schema/properties/risk_level/enum");
-    *levels.unwrap() = json!(["safe", "risky", "dangerous"]);
-    let found = digest(&changed["contract"]);
-    write(&consul, &body_key(&contract), &changed).await;
-    let wrong = row(&collector, FRAUD, FOUND_WITHIN, in_state("mismatch")).await;
-    assert_eq!(wrong["drift"], true, "{wrong:#}");
-    assert_eq!(wrong["audit"]["version"], "1.0.0");
-    let detail = wrong["audit"]["detail"].as_str().unwrap();
-    assert!(
-        detail.contains(&found) && detail.contains(&digest(&contract)),
-        "{detail}"
+    // The body alone; its note with it; the index too, which leaves what was read before; the
+    // same under a signature; and all of it signed anew by somebody else.
+    let mut wrong = published(&good);
+    wrong["contract"] = altered(&good);
+    write(&consul, &body_key(&good), &wrong).await;
+    write(&consul, &body_key(&noted), published(&altered(&noted))).await;
+    publish(&consul, &altered(&indexed)).await;
+    publish(&consul, &altered(&covered)).await;
+    publish(&consul, &signed(altered(&stolen), &theirs, "thief")).await;
+    let found = digest(&wrong["contract"]);
+    let shown = row(&collector, FRAUD, FOUND_WITHIN, in_state("mismatch")).await;
+    assert_eq!(
+        (&shown["drift"], &shown["audit"]["version"]),
+        (&json!(true), &json!("1.0.0"))
     );
-    assert_eq!(wrong["bodies"][0]["digest"], found);
-    let other = row(&collector, "other-v1.0", WITHIN, in_state("unsigned")).await;
-    assert_eq!(other["drift"], false);
-    let said = || -> Vec<String> {
+    assert_eq!(
+        (&shown["audit"]["kid"], &shown["bodies"][0]["digest"]),
+        (&json!("finance-1"), &json!(found))
+    );
+    for (id, state, part) in [
+        (FRAUD, "mismatch", found.as_str()),
+        (FRAUD, "mismatch", &digest(&good)),
+        ("noted-v1.0", "mismatch", "the index names"),
+        ("indexed-v1.0", "mismatch", "when first read here"),
+        ("covered-v1.0", "mismatch", "finance-1"),
+        ("stolen-v1.0", "untrusted", "thief"),
+    ] {
+        let shown = row(&collector, id, WITHIN, in_state(state)).await;
+        let detail = shown["audit"]["detail"].as_str().unwrap();
+        assert!(detail.contains(part), "{part}: {detail}");
+        assert_eq!(shown["drift"], state == "mismatch", "{shown:#}");
+        let path = format!("/v1/contract/{id}/1.0.0");
+        ask(&collector, &path)
+            .await
+            .problem(503, "untrusted-contract");
+    }
+    let errors = |id: &str| -> Vec<String> {
         let log = collector.log();
         let lines = log
             .lines()
             .filter(|line| line.contains(r#""level":"ERROR""#));
-        lines.map(str::to_owned).collect()
+        lines
+            .filter(|line| line.contains(id))
+            .map(str::to_owned)
+            .collect()
     };
-    let line = said().concat();
-    for part in [FRAUD, found.as_str(), "kid", "1.0.0"] {
+    let line = errors(FRAUD).concat();
+    for part in ["finance-1", found.as_str(), r#""version":"1.0.0""#] {
         assert!(line.contains(part), "{part}: {line}");
     }
     let count = async |state: &str| {
@@ -258,25 +313,23 @@ async fn a_body_changed_by_hand_is_on_the_board_within_a_minute() {
         metrics.sum("hermes_collector_contract_audits", &[("state", state)])
     };
     assert_eq!(
-        (count("mismatch").await, count("unsigned").await),
-        (1.0, 1.0)
+        (
+            count("mismatch").await,
+            count("untrusted").await,
+            count("unsigned").await
+        ),
+        (4.0, 1.0, 1.0)
     );
-    let refused = ask(&collector, &format!("/v1/contract/{FRAUD}/1.0.0")).await;
-    refused.problem(503, "untrusted-contract");
 
-    // With the note beside it made to fit, and nothing signed, the index still knows better.
-    let mut forged = version("other-v1.0", "1.0.0");
-    forged["description"] = "forged".into();
-    write(&consul, &body_key(&forged), published(&forged)).await;
-    write(&consul, &body_key(&contract), published(&contract)).await;
-    let mended = row(&collector, FRAUD, FOUND_WITHIN, in_state("unsigned")).await;
+    write(&consul, &body_key(&good), published(&good)).await;
+    let mended = row(&collector, FRAUD, FOUND_WITHIN, in_state("ok")).await;
     assert_eq!(mended["drift"], false, "{mended:#}");
     assert!(collector.log().contains("as it should be again"));
-    let wrong = row(&collector, "other-v1.0", WITHIN, in_state("mismatch")).await;
-    let detail = wrong["audit"]["detail"].as_str().unwrap();
-    assert!(detail.contains("the index names"), "{detail}");
-    assert_eq!(count("mismatch").await, 1.0);
-    assert_eq!(said().len(), 2, "each is said once: {:#?}", said());
+    assert_eq!(count("mismatch").await, 3.0);
+    for id in [FRAUD, "noted-v1.0", "stolen-v1.0"] {
+        assert_eq!(errors(id).len(), 1, "said once: {:#?}", errors(id));
+    }
+    assert_eq!(errors("untouched-v1.0"), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -513,7 +566,6 @@ async fn prometheus_finds_the_sidecars_that_can_be_scraped() {
         collector(&consul, &[]).await,
         format!("127.0.0.1:{}", free_port()),
     );
-    assert_eq!(ask(&collector, "/agents").await.status % 100, 0);
     let _open = serving(&consul, &application, fraud_detection())
         .set("admin.public_listen", public.as_str())
         .contract(version("fraud-rules-v2.3", "2.3.4"), "POST", "/rules")

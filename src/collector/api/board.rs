@@ -46,7 +46,8 @@ pub(super) async fn contract(
 }
 
 fn board(desk: &Desk) -> Result<&Board, Refusal> {
-    desk.board.as_deref().ok_or_else(|| Refusal {
+    let board = desk.board.get().map(Arc::as_ref);
+    board.ok_or_else(|| Refusal {
         title: "This collector knows no contracts",
         ..Refusal::of(
             Problem::NotFound,
@@ -119,7 +120,7 @@ fn refusal(missing: Missing) -> Refusal {
     }
 }
 
-fn unavailable(detail: String) -> Refusal {
+pub(super) fn unavailable(detail: String) -> Refusal {
     Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         kind: "consul-unavailable",

@@ -3,7 +3,7 @@
 //! The digest is worked out anew; the one noted beside the body, its key, its signatures and who
 //! is trusted must all agree with it.
 
-use crate::contract::trust::{Trust, Trusted, integrity};
+use crate::contract::trust::{Trust, Trusted, first_kid, integrity};
 use crate::contract::watch::Published;
 use crate::contract::{Contract, ContractId};
 use crate::identity::Digest;
@@ -83,17 +83,22 @@ pub(super) async fn judge(
     let Some(contract) = contract else {
         return judged;
     };
-    match trust.judge(&contract).await {
-        Ok(Trusted::Signed { kid }) => Judged {
+    // Says that nothing was changed since it was signed, whoever did.
+    let is_whole = integrity(&contract);
+    match (trust.judge(&contract).await, is_whole) {
+        // One good signature suffices, whatever stands beside it.
+        (Ok(Trusted::Signed { kid }), _) => Judged {
             kid: Some(kid),
             ..judged
         },
-        Ok(Trusted::Unjudged) if !contract.signatures.is_empty() => judged,
-        Ok(Trusted::Unsigned | Trusted::Unjudged) => Judged {
+        (Ok(Trusted::Unjudged), Err(broken)) => judged.worse(Audit::Mismatch, broken.to_string()),
+        (Ok(Trusted::Unjudged), Ok(_)) if !contract.signatures.is_empty() => judged,
+        (Ok(Trusted::Unsigned | Trusted::Unjudged), _) => Judged {
             state: Audit::Unsigned,
             ..judged
         },
-        Err(untrusted) => judged.worse(Audit::Untrusted, untrusted.to_string()),
+        (Err(untrusted), Err(_)) => judged.worse(Audit::Mismatch, untrusted.to_string()),
+        (Err(untrusted), Ok(_)) => judged.worse(Audit::Untrusted, untrusted.to_string()),
     }
 }
 
@@ -126,9 +131,7 @@ fn read(
     };
     let found = contract.digest();
     judged.digest = Some(found);
-    let signed = integrity(&contract);
-    let kids = signed.as_ref().unwrap_or_else(|untrusted| &untrusted.kids);
-    judged.kid = kids.first().cloned();
+    judged.kid = first_kid(&contract);
     if (&contract.id, &contract.version) != (id, version) {
         let detail = format!(
             "it holds {} {}, which belongs under another key",
@@ -142,9 +145,6 @@ fn read(
             published.digest
         );
         return (judged.worse(Audit::Mismatch, detail), None);
-    }
-    if let Err(untrusted) = signed {
-        return (judged.worse(Audit::Mismatch, untrusted.to_string()), None);
     }
     judged.contract = Some(Bytes::copy_from_slice(contract.body()));
     (judged, Some(contract))

@@ -39,7 +39,7 @@ const READS: usize = 16;
 
 /// What is known of contracts and who runs them; shared by `Arc`.
 #[derive(Debug)]
-pub struct Board {
+pub(super) struct Board {
     client: Client,
     trust: Arc<Trust>,
     listing: tokio::sync::watch::Receiver<Seen<Listing>>,
@@ -66,11 +66,11 @@ pub(super) struct NeverRead {
 
 impl Board {
     /// Begins with nothing known; the future follows Consul for as long as it is polled.
-    pub fn open(
+    pub(super) fn open(
         client: Client,
         trust: Arc<Trust>,
         metrics: Arc<metrics::Collector>,
-    ) -> (Arc<Self>, impl Future<Output = ()> + Send) {
+    ) -> (Arc<Self>, impl Future<Output = ()> + Send + use<>) {
         let budget = client.budget();
         let asking = client.clone();
         let (listing, watch_keys) = watch(budget.clone(), Options::URGENT, move |poll| {

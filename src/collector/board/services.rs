@@ -23,6 +23,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads that fail one after the other before a round gives up.
 const MOST_FAILURES: usize = 3;
 const MOST_SERVICES: usize = 2_000;
+/// Contracts whose servers are remembered, and servers of each.
+const MOST_REMEMBERED: usize = 4_000;
+const MOST_SERVERS: usize = 64;
+/// For a read that a report waits for.
+const ASKED_WITHIN: Duration = Duration::from_secs(2);
 /// Instances of one contract that are kept.
 const MOST_INSTANCES: usize = 1_000;
 /// What every service of ours is tagged with.
@@ -35,6 +40,8 @@ pub(super) type Names = BTreeSet<ContractId>;
 #[derive(Debug, Default, Clone)]
 pub(super) struct Services {
     pub(super) instances: HashMap<ContractId, Arc<Vec<Instance>>>,
+    /// Who has served each contract since the start: what they tell may come after they have left.
+    served_by: HashMap<ContractId, BTreeSet<String>>,
     /// When the last good read was, while reads fail.
     pub(super) failing_since: Option<Instant>,
 }
@@ -72,6 +79,65 @@ pub(super) async fn take_turns(board: Arc<Board>) {
     }
 }
 
+/// Reads the instances of one contract.
+async fn instances(
+    client: &Client,
+    id: &ContractId,
+    within: Duration,
+) -> Result<Vec<Instance>, String> {
+    let service = client.layout().service(id.as_str());
+    match timeout(within, client.health(&service, Poll::NOW)).await {
+        Ok(answer) => Ok(answer.map_err(|error| Chain(&error).to_string())?.value),
+        Err(_elapsed) => Err(format!("no answer from Consul within {within:?}")),
+    }
+}
+
+impl Services {
+    fn remember(&mut self, id: &ContractId, instances: &[Instance]) {
+        let applications = instances
+            .iter()
+            .filter_map(Instance::app)
+            .map(str::to_owned);
+        let is_full = self.served_by.len() >= MOST_REMEMBERED;
+        if !is_full || self.served_by.contains_key(id) {
+            let known = self.served_by.entry(id.clone()).or_default();
+            known.extend(applications);
+            while known.len() > MOST_SERVERS {
+                known.pop_last();
+            }
+        }
+    }
+}
+
+impl Board {
+    /// Says whether an application serves a contract or did since the start; true where Consul
+    /// names nobody who does. An error tells why it cannot be said now.
+    pub(in crate::collector) async fn serves(
+        &self,
+        agent: &str,
+        application: &str,
+    ) -> Result<bool, String> {
+        let Ok(id) = agent.parse::<ContractId>() else {
+            return Ok(true);
+        };
+        let known = self.services.load();
+        match known.served_by.get(&id) {
+            None => return Ok(true),
+            Some(servers) if servers.is_empty() || servers.contains(application) => {
+                return Ok(true);
+            }
+            Some(_) => {}
+        }
+        // Somebody new may have come since the last round.
+        // The semaphore is never closed.
+        let _permit = self.reads.acquire().await.ok();
+        let now = instances(&self.client, &id, ASKED_WITHIN).await?;
+        Ok(now
+            .iter()
+            .any(|instance| instance.app() == Some(application)))
+    }
+}
+
 struct Turns {
     board: Arc<Board>,
     /// When a read last succeeded.
@@ -97,6 +163,7 @@ impl Turns {
             }
             match self.read(id).await {
                 Ok(instances) => {
+                    services.remember(id, &instances);
                     services.instances.insert(id.clone(), Arc::new(instances));
                     (self.good_at, failures) = (Instant::now(), 0);
                 }
@@ -128,12 +195,7 @@ impl Turns {
     }
 
     async fn read(&self, id: &ContractId) -> Result<Vec<Instance>, String> {
-        let client = &self.board.client;
-        let service = client.layout().service(id.as_str());
-        let mut instances = match timeout(READ_TIMEOUT, client.health(&service, Poll::NOW)).await {
-            Ok(answer) => answer.map_err(|error| Chain(&error).to_string())?.value,
-            Err(_elapsed) => return Err(format!("no answer from Consul within {READ_TIMEOUT:?}")),
-        };
+        let mut instances = instances(&self.board.client, id, READ_TIMEOUT).await?;
         if instances.len() > MOST_INSTANCES {
             tracing::warn!(
                 contract = %id,
