@@ -79,6 +79,15 @@ const SCHEMA: Schema = Schema {
         CREATE INDEX tasks_by_start ON tasks (started_at, task_id);
     ",
         trust::MIGRATION,
+        "
+        ALTER TABLE calls ADD COLUMN by_sidecar INTEGER NOT NULL DEFAULT 1;
+        UPDATE calls SET by_sidecar = EXISTS (
+            SELECT 1 FROM reports
+            WHERE reports.call_id = calls.call_id AND reporter IN ('caller', 'callee'))
+        WHERE ended_at IS NULL;
+        DROP INDEX calls_open;
+        CREATE INDEX calls_open ON calls (task_id, by_sidecar, started_at) WHERE ended_at IS NULL;
+    ",
     ],
 };
 
