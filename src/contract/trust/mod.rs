@@ -10,12 +10,15 @@
 
 mod listed;
 mod pins;
+mod renewal;
 #[cfg(test)]
 mod tests;
+mod text;
 mod untrusted;
 
 pub use listed::{BadIds, Ids, Listed};
 pub use pins::MIGRATION;
+pub use renewal::{Renewed, SignError, sign};
 pub use untrusted::{Fault, Reason, Untrusted, Why};
 
 use super::Contract;

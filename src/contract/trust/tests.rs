@@ -319,6 +319,42 @@ fn integrity_checks_what_can_be_checked() {
     assert!(verify(&contract(&fraud()), two.public()).is_err());
 }
 
+#[test]
+fn signing_adds_renews_and_repeats_nothing() {
+    let (one, two) = (pair(), pair());
+    let text = |document: &Value| format!("{document:#}");
+    let first = sign(&text(&fraud()), &one, None).unwrap();
+    let thumbprint = one.public().thumbprint();
+    assert_eq!((&first.kid, first.dropped.len()), (&thumbprint, 0));
+    assert_eq!(first.contract.digest(), contract(&fraud()).digest());
+    let text_one = first.text.unwrap();
+    // The same key again, also under another name.
+    let again = sign(&text_one, &one, Some("other")).unwrap();
+    assert_eq!((again.text, again.kid), (None, thumbprint.clone()));
+    let second = sign(&text_one, &two, Some("two")).unwrap();
+    let kids = integrity(&second.contract).unwrap();
+    assert_eq!(kids, [thumbprint.clone(), "two".to_owned()]);
+
+    // An edited contract loses the signatures that do not fit it any more.
+    let edited = second.text.unwrap().replace("500", "600");
+    let renewed = sign(&edited, &one, None).unwrap();
+    assert_eq!(renewed.dropped, [thumbprint.as_str(), "two"]);
+    assert_eq!(integrity(&renewed.contract), Ok(vec![thumbprint]));
+
+    for kid in ["", "a\nb", &"k".repeat(129)] {
+        assert!(matches!(
+            sign(&text_one, &two, Some(kid)),
+            Err(SignError::Kid)
+        ));
+    }
+    assert!(matches!(sign("{}", &two, None), Err(SignError::Faulty(_))));
+    let mut full = text_one;
+    for _ in 1..MOST_SIGNATURES {
+        full = sign(&full, &pair(), None).unwrap().text.unwrap();
+    }
+    assert!(matches!(sign(&full, &two, None), Err(SignError::Full)));
+}
+
 proptest! {
     #[test]
     fn random_signatures_never_panic_and_are_never_believed(

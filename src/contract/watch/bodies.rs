@@ -45,11 +45,13 @@ pub enum Error {
         key: String,
         problems: Arc<Problems>,
     },
-    #[error("{key} holds {found}, which belongs elsewhere; publish the contract again")]
+    #[error(
+        "{key} holds {found}, which belongs elsewhere; restore the body or publish a new version"
+    )]
     Misplaced { key: String, found: String },
     #[error(
         "{key} has digest {found}, the instance names {named} (kid {}): the body or the \
-         registration was changed; publish the contract again",
+         registration was changed; restore it or publish a new version",
         kids_or_none(kids)
     )]
     Mismatch {
