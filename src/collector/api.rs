@@ -1,6 +1,7 @@
 //! The collector's door: reports in, tasks and contracts out.
 
 mod board;
+mod speaker;
 
 use super::Desk;
 use super::attempt::Told;
@@ -10,7 +11,7 @@ use super::sqlite::Recorded;
 use super::view;
 use crate::socket::Peer;
 use crate::store::{FaultKind, StoreError};
-use crate::task::{Id, Problem, Reporter, Timestamp};
+use crate::task::{Id, Problem, Timestamp};
 use crate::telemetry::metrics::Received;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::body::{Body, Bytes, to_bytes};
@@ -28,7 +29,6 @@ use axum::{Json, Router};
 use http_body_util::LengthLimitError;
 use serde::Serialize;
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,8 +36,6 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// For all that a body with reports makes us ask of Consul.
-const SERVES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Windows of a list that one request looks through.
 const MOST_WINDOWS: usize = 10;
@@ -167,7 +165,7 @@ async fn report_status(
     let now = Timestamp::now();
     let mut parsed = read(body, coding, now, caller(&parts.extensions)).await?;
     if let Some(caller) = caller(&parts.extensions) {
-        hold_to(&desk, &caller, &mut parsed).await?;
+        speaker::hold_to(&desk, &caller, &mut parsed).await?;
     }
     let (indexes, told): (Vec<usize>, Vec<_>) = parsed.taken.into_iter().unzip();
     let ages: Vec<Duration> = told.iter().map(|told| age(told, now)).collect();
@@ -230,74 +228,6 @@ fn receipt(
         desk.metrics.chain_break(&application);
     }
     receipt
-}
-
-/// Takes out the reports that speak for another application than the one that sends them: in its
-/// name, or as the callee of a contract that it does not serve.
-async fn hold_to(desk: &Desk, caller: &str, parsed: &mut Parsed) -> Result<(), Refusal> {
-    let all = parsed.taken.len() + parsed.rejected.len();
-    let asked = timeout(SERVES_WITHIN, unserved(desk, caller, parsed)).await;
-    let unserved = asked.unwrap_or_else(|_elapsed| {
-        Err(board::unavailable(format!(
-            "which contracts {caller} serves cannot be said now; send again"
-        )))
-    })?;
-    let is_foreign = |told: &Told| {
-        let report = &told.report;
-        report.application != caller
-            || report.reporter == Reporter::Callee && unserved.contains(&report.agent)
-    };
-    let foreign: Vec<_> = parsed
-        .taken
-        .extract_if(.., |(_, told)| is_foreign(told))
-        .collect();
-    let Some((_, first)) = foreign.first() else {
-        return Ok(());
-    };
-    tracing::warn!(
-        audit = true,
-        caller,
-        application = first.report.application,
-        agent = first.report.agent,
-        task.id = first.report.task_id.as_str(),
-        reports = foreign.len(),
-        "reports for another application were refused"
-    );
-    if foreign.len() == all {
-        desk.metrics.received(Received::Rejected, all as u64);
-        let detail = format!(
-            "the certificate is for {caller}; it may report for no other, nor as the callee of a \
-             contract that another serves"
-        );
-        return Err(Refusal::of(Problem::Forbidden, detail));
-    }
-    let reason = format!("the report is not of {caller}, whose certificate was shown");
-    let rejected = foreign.iter().map(|(index, _)| refused(*index, &reason));
-    parsed.rejected.extend(rejected);
-    Ok(())
-}
-
-/// Names the contracts of which the callee is told of and which the caller does not serve.
-async fn unserved(desk: &Desk, caller: &str, parsed: &Parsed) -> Result<BTreeSet<String>, Refusal> {
-    let Some(board) = desk.board.get() else {
-        return Ok(BTreeSet::new());
-    };
-    let reports = parsed.taken.iter().map(|(_, told)| &told.report);
-    let as_callee = reports.filter(|report| report.reporter == Reporter::Callee);
-    let agents: BTreeSet<&str> = as_callee.map(|report| report.agent.as_str()).collect();
-    let mut unserved = BTreeSet::new();
-    for agent in agents {
-        match board.serves(agent, caller).await {
-            Ok(true) => {}
-            Ok(false) => drop(unserved.insert(agent.to_owned())),
-            Err(reason) => {
-                return Err(board::unavailable(format!(
-                    "whether {caller} serves {agent} cannot be said now: {reason}; send again"
-                )));
-            }
-        }
-    }
-    Ok(unserved)
 }
 
 fn refused(index: usize, reason: &str) -> Rejected {

@@ -353,9 +353,20 @@ async fn garbage_among_the_published_contracts_is_named_and_bothers_nothing_else
     ] {
         write(&consul, key, value).await;
     }
+    // Buried under more than one answer may hold, and among more versions than are read at once.
+    let buried = version("buried-v1.0", "1.0.0");
+    publish(&consul, &buried).await;
+    for n in 0..50 {
+        let junk = format!("contracts/buried-v1.0/junk-{n}");
+        write(&consul, &junk, "x".repeat(512 * 1024)).await;
+    }
+    for patch in 0..40 {
+        publish(&consul, &version("often-v1.0", &format!("1.0.{patch}"))).await;
+    }
     let collector = collector(&consul, &[]).await;
     row(&collector, FRAUD, WITHIN, in_state("unsigned")).await;
     let board = board(&collector).await;
+    assert_eq!(board["often-v1.0"]["version"], "1.0.39");
     let shown: Vec<_> = board
         .iter()
         .map(|(id, row)| (id.as_str(), row["audit"]["state"].as_str().unwrap()))
@@ -364,12 +375,14 @@ async fn garbage_among_the_published_contracts_is_named_and_bothers_nothing_else
         shown,
         [
             ("broken-v1.0", "unreadable"),
+            ("buried-v1.0", "unsigned"),
             ("deep-v1.0", "unreadable"),
             ("empty-v1.0", "unreadable"),
             (FRAUD, "unsigned"),
             ("list-v1.0", "unreadable"),
             ("long-v1.0", "unreadable"),
             ("lost-v1.0", "unreadable"),
+            ("often-v1.0", "unsigned"),
             ("unread-v1.0", "unreadable"),
             ("wrong-v1.0", "mismatch"),
         ]

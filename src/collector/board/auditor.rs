@@ -8,12 +8,12 @@ use super::Board;
 use super::index::{Entry, Index};
 use super::judge::{Judged, judge};
 use super::listing::Listing;
+use super::stored::read;
 use crate::backoff::Backoff;
-use crate::consul::{self, Client, KvEntry, Poll};
+use crate::consul;
 use crate::contract::ContractId;
 use crate::identity::Digest;
 use crate::task::Timestamp;
-use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::{self, Audit};
 use bytes::Bytes;
 use semver::Version;
@@ -27,13 +27,10 @@ const EVERY: Duration = Duration::from_secs(30);
 const FULL: Duration = Duration::from_secs(180);
 /// How long the first pass waits for the index, which comes about when the keys do.
 const INDEX_WITHIN: Duration = Duration::from_secs(5);
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// A pass that takes longer is cut off; the next begins with what this one did not reach.
 const PASS_TIMEOUT: Duration = Duration::from_secs(120);
 /// Reads that fail one after the other before a pass gives up.
 const MOST_FAILURES: usize = 3;
-/// Versions of a contract that one read may bring along; more are read one by one.
-const MOST_AT_ONCE: usize = 32;
 /// Findings that one pass logs each by itself.
 const MOST_LINES: usize = 50;
 /// Contracts that are kept for the time when Consul is away.
@@ -140,7 +137,10 @@ impl Auditor {
         for (id, versions) in oldest_first(chosen, &former) {
             let may_go_on = failures < MOST_FAILURES && Instant::now() < until;
             let read = match may_go_on {
-                true => Some(read(&self.board.client, id, &versions).await),
+                true => {
+                    let all = seen.listing.contracts.get(id).map_or(0, Vec::len);
+                    Some(read(&self.board.client, id, &versions, all).await)
+                }
                 false => None,
             };
             let Some(Ok(mut found)) = read else {
@@ -313,57 +313,6 @@ fn held_against(
         entry.digest
     );
     judged.worse(Audit::Mismatch, detail)
-}
-
-/// What one contract's keys hold.
-struct Found {
-    pointer: Option<Version>,
-    bodies: HashMap<Version, Bytes>,
-}
-
-async fn read(client: &Client, id: &ContractId, versions: &[&Version]) -> Result<Found, String> {
-    let layout = client.layout();
-    let mut entries: Vec<KvEntry> = Vec::new();
-    if versions.len() <= MOST_AT_ONCE {
-        let prefix = layout.bodies(id.as_str());
-        entries = bounded(client.kv_list(&prefix, Poll::NOW)).await?.value;
-    } else {
-        let bodies = versions
-            .iter()
-            .map(|v| layout.body(id.as_str(), &v.to_string()));
-        for key in bodies.chain([layout.version(id.as_str())]) {
-            entries.extend(bounded(client.kv_get(&key, Poll::NOW)).await?.value);
-        }
-    }
-    let mut found = Found {
-        pointer: None,
-        bodies: HashMap::new(),
-    };
-    for entry in entries {
-        match entry.key.rsplit('/').next() {
-            Some("version") => found.pointer = pointed(id, &entry.value),
-            Some(name) => {
-                if let Some(version) = super::listing::version(id, name) {
-                    found.bodies.insert(version, entry.value);
-                }
-            }
-            None => {}
-        }
-    }
-    Ok(found)
-}
-
-/// Reads the pointer to the current version.
-pub(super) fn pointed(id: &ContractId, value: &[u8]) -> Option<Version> {
-    let text = std::str::from_utf8(value).ok()?;
-    super::listing::version(id, text.trim())
-}
-
-async fn bounded<T>(call: impl Future<Output = Result<T, consul::Error>>) -> Result<T, String> {
-    match timeout(READ_TIMEOUT, call).await {
-        Ok(result) => result.map_err(|error| Chain(&error).to_string()),
-        Err(_elapsed) => Err(format!("no answer from Consul within {READ_TIMEOUT:?}")),
-    }
 }
 
 /// Waits for the first good answer.

@@ -1,8 +1,8 @@
 //! One published body, read when somebody asks for it.
 
 use super::Board;
-use super::auditor::pointed;
 use super::judge::{Judged, judge};
+use super::stored::pointed;
 use crate::consul::Poll;
 use crate::contract::ContractId;
 use crate::identity::Digest;

@@ -17,6 +17,7 @@ mod judge;
 mod listing;
 mod row;
 mod services;
+mod stored;
 
 pub(super) use body::{Missing, Text};
 
