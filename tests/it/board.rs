@@ -160,6 +160,9 @@ async fn the_board_tells_who_is_behind_and_who_runs_something_else() {
         publish(&consul, &version(id, number)).await;
     }
     publish(&consul, &version("other-v9.9", "9.9.9")).await;
+    // What is new is not left unread until the next pass over all.
+    let soon = Duration::from_secs(10);
+    row(&collector, "other-v9.9", soon, in_state("unsigned")).await;
 
     let found = row(&collector, FRAUD, WITHIN, |row| {
         row["instances"] == 2 && row["version"] == "1.0.1" && row["behind"]["major"] == 1

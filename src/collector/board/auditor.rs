@@ -1,6 +1,7 @@
 //! The audit of all published bodies.
 //!
-//! - a pass when keys or index have changed, at most every `EVERY`, and a full one every `FULL`
+//! - a pass when keys or index have changed, at most every `EVERY`, and without a change every
+//!   `FULL`; bodies that are new are read before, at most every `NEW_EVERY`
 //! - one read at a time; what a failed read would have told stays as it was
 //! - what is found wrong is logged when it begins, when it changes and when it ends, not each time
 
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 const EVERY: Duration = Duration::from_secs(30);
+const NEW_EVERY: Duration = Duration::from_secs(2);
 const FULL: Duration = Duration::from_secs(180);
 /// How long the first pass waits for the index, which comes about when the keys do.
 const INDEX_WITHIN: Duration = Duration::from_secs(5);
@@ -57,6 +59,14 @@ pub(super) struct Auditor {
     left_out: usize,
 }
 
+/// Which bodies a pass reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Those that no pass has judged yet.
+    New,
+}
+
 /// What one pass was about.
 struct Seen {
     listing: Arc<Listing>,
@@ -84,13 +94,13 @@ impl Auditor {
         loop {
             let began = Instant::now();
             let generations = (generation(&mut listing), generation(&mut index));
-            if self.pass().await {
+            if self.pass(Which::All).await {
                 retry.reset();
             } else {
                 sleep(retry.next_wait()).await;
                 continue;
             }
-            sleep_until(began + EVERY).await;
+            self.read_new(&mut listing, began + EVERY).await;
             let changed = async {
                 while (generation(&mut listing), generation(&mut index)) == generations {
                     tokio::select! {
@@ -105,8 +115,21 @@ impl Auditor {
         }
     }
 
-    /// Reads and judges every body once; says whether it got through.
-    async fn pass(&mut self) -> bool {
+    /// Reads bodies as they are published, until it is time for all of them.
+    async fn read_new(
+        &mut self,
+        listing: &mut watch::Receiver<consul::watch::Seen<Listing>>,
+        until: Instant,
+    ) {
+        while let Ok(Ok(())) = timeout_at(until, listing.changed()).await {
+            self.pass(Which::New).await;
+            sleep_until(until.min(Instant::now() + NEW_EVERY)).await;
+        }
+        sleep_until(until).await;
+    }
+
+    /// Reads and judges bodies once each; says whether it got through.
+    async fn pass(&mut self, which: Which) -> bool {
         let Some(listing) = self.board.listing.borrow().value.clone() else {
             return false;
         };
@@ -120,7 +143,7 @@ impl Auditor {
             self.first.clear();
         }
         self.index = seen.listing.index;
-        let (audits, is_whole) = self.read_all(&seen).await;
+        let (audits, is_whole) = self.read(&seen, which).await;
         let alive = |key: &Key, _: &mut Digest| audits.bodies.contains_key(key);
         self.first.retain(alive);
         let (_, beyond) = seen.listing.audited();
@@ -129,12 +152,23 @@ impl Auditor {
         is_whole
     }
 
-    async fn read_all(&mut self, seen: &Seen) -> (Audits, bool) {
+    async fn read(&mut self, seen: &Seen, which: Which) -> (Audits, bool) {
         let former = self.board.audits.load_full();
         let until = Instant::now() + PASS_TIMEOUT;
         let (chosen, _) = seen.listing.audited();
-        let (mut audits, mut kept, mut failures, mut is_whole) = (Audits::default(), 0, 0, true);
-        for (id, versions) in oldest_first(chosen, &former) {
+        let (mut audits, mut failures, mut is_whole) = (Audits::default(), 0, true);
+        let mut kept = match which {
+            Which::All => 0,
+            Which::New => former.kept_bytes(),
+        };
+        for (id, mut versions) in oldest_first(chosen, &former) {
+            if which == Which::New {
+                audits.keep(&former, id, &versions);
+                versions.retain(|version| !former.knows(id, version));
+                if versions.is_empty() {
+                    continue;
+                }
+            }
             let may_go_on = failures < MOST_FAILURES && Instant::now() < until;
             let read = match may_go_on {
                 true => {
@@ -243,6 +277,18 @@ impl Auditor {
 }
 
 impl Audits {
+    fn knows(&self, id: &ContractId, version: &Version) -> bool {
+        self.bodies.contains_key(&(id.clone(), version.clone()))
+    }
+
+    fn kept_bytes(&self) -> usize {
+        let kept = self
+            .bodies
+            .values()
+            .filter_map(|judged| judged.contract.as_ref());
+        kept.map(Bytes::len).sum()
+    }
+
     /// Takes over what was known of a contract.
     fn keep(&mut self, former: &Self, id: &ContractId, versions: &[&Version]) {
         for version in versions {
