@@ -112,7 +112,7 @@ pub(super) fn verify(args: VerifyArgs) -> Result<Exit, Failure> {
         Ok(_) => None,
         Err(untrusted) => Some(Untrusted::to_string(untrusted)),
     };
-    let kids = outcome.unwrap_or_else(|untrusted| untrusted.kids);
+    let kids = outcome.unwrap_or_else(|untrusted| untrusted.kids.into_vec());
     let is_good = reason.is_none();
     if args.output.is_json() {
         let mut shown = described(&contract);

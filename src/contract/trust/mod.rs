@@ -26,6 +26,7 @@ use crate::identity::jws::{Payload, Signature, SignatureError};
 use crate::identity::key::PublicKey;
 use crate::store::{Store, StoreError};
 use pins::{Pin, Pins};
+use std::fmt;
 use std::sync::Arc;
 
 /// How many signatures of a contract are looked at.
@@ -41,6 +42,16 @@ pub enum Mode {
     Tofu,
     /// Nobody asks.
     Off,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Pinned => "pinned",
+            Mode::Tofu => "tofu",
+            Mode::Off => "off",
+        })
+    }
 }
 
 /// What the settings say of trust.
@@ -121,7 +132,6 @@ impl Trust {
         let mut pins = self.pins.lock().await;
         match (pins.of(family), signed.0.is_empty()) {
             (Some(pin), true) => Err(Reason::UnsignedNow {
-                family: family.to_owned(),
                 kid: pin.kid.clone(),
             }),
             (None, true) => {

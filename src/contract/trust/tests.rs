@@ -174,10 +174,7 @@ async fn tofu_keeps_the_first_key_of_a_family() {
     let good = signed(fraud(), &[(&first, "first")]);
     assert_eq!(judged(&trust, &good).await, Ok(Some("first".into())));
     let unsigned = judged(&trust, &minor()).await;
-    refused(
-        unsigned,
-        &["fraud-detection was signed before", "kid first"],
-    );
+    refused(unsigned, &["its family was signed before", "kid first"]);
     let stranger = signed(minor(), &[(&second, "first")]);
     let stranger = judged(&trust, &stranger).await;
     refused(stranger, &["another key than first", "[[trust.key]]"]);
@@ -302,7 +299,7 @@ fn integrity_checks_what_can_be_checked() {
         Ok(vec!["one".into(), "two".into()])
     );
     let told = integrity(&contract(&altered(good.clone()))).unwrap_err();
-    assert_eq!(told.kids, ["one", "two"]);
+    assert_eq!(*told.kids, ["one", "two"]);
     // One bad signature among good ones is told, too.
     let mut mixed = good.clone();
     mixed["signatures"][1]["signature"] = good["signatures"][0]["signature"].clone();

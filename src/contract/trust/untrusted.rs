@@ -15,7 +15,7 @@ pub struct Untrusted {
     pub id: ContractId,
     pub digest: Digest,
     /// The keys that its signatures name.
-    pub kids: Vec<String>,
+    pub kids: Box<[String]>,
     pub reason: Reason,
 }
 
@@ -25,9 +25,9 @@ pub enum Reason {
     #[error("it bears no signature; sign it with `contract sign`")]
     Unsigned,
     #[error(
-        "it bears no signature, while {family} was signed before (kid {kid}); sign it with that key"
+        "it bears no signature, while its family was signed before (kid {kid}); sign it with that key"
     )]
-    UnsignedNow { family: String, kid: String },
+    UnsignedNow { kid: String },
     #[error("no [[trust.key]] has ids that match it; list the key of whoever answers for it")]
     NoKeyListed,
     #[error("it bears {0} signatures, at most {MOST} are looked at; remove old ones", MOST = super::MOST_SIGNATURES)]
@@ -67,7 +67,7 @@ impl Untrusted {
         Self {
             id: contract.id.clone(),
             digest: contract.digest(),
-            kids,
+            kids: kids.into(),
             reason,
         }
     }

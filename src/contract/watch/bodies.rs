@@ -61,7 +61,7 @@ pub enum Error {
         kids: Vec<String>,
     },
     #[error("{key}: {source}")]
-    Untrusted { key: String, source: Untrusted },
+    Untrusted { key: String, source: Box<Untrusted> },
 }
 
 fn kids_or_none(kids: &[String]) -> String {
@@ -110,7 +110,7 @@ impl Error {
                 (named.digest, Vec::new())
             }
             Error::Mismatch { found, kids, .. } => (*found, kids.clone()),
-            Error::Untrusted { source, .. } => (source.digest, source.kids.clone()),
+            Error::Untrusted { source, .. } => (source.digest, source.kids.to_vec()),
         };
         Some(Refusal {
             digest,
@@ -161,7 +161,8 @@ pub async fn compiled(
         .body(id.as_str(), &named.version.to_string());
     let contract = fetched(directory, &key).await?;
     check(&contract, &key, id, named)?;
-    if let Err(source) = directory.trust.judge(&contract).await {
+    if let Err(untrusted) = directory.trust.judge(&contract).await {
+        let source = Box::new(untrusted);
         return Err(Error::Untrusted { key, source });
     }
     let compiled = cache.compiled(&contract);

@@ -249,3 +249,46 @@ fn what_cannot_be_signed_is_told_and_left_alone() {
     let (_, talk) = desk.ends(0, &["contract", "sign", "good.json", "--key", "finance"]);
     assert!(talk.contains("chmod 600"), "{talk}");
 }
+
+#[test]
+fn check_judges_what_would_be_served() {
+    let desk = Desk::new();
+    desk.ends(0, &["keygen", "finance"]);
+    fs::write(desk.path("fraud.json"), fraud_detection().to_string()).unwrap();
+    let config = "[application]\nname = 'fraud'\nupstream = 'http://127.0.0.1:1'\n\
+                  [[application.contract]]\nfile = 'fraud.json'\npath = '/risk'\n\
+                  [inbound]\nlisten = '127.0.0.1:0'\n[outbound]\nlisten = '127.0.0.1:0'\n\
+                  [admin]\nlisten = '127.0.0.1:0'\n[consul]\naddress = 'http://127.0.0.1:1'\n\
+                  [trust]\nmode = 'pinned'\n[[trust.key]]\nfile = 'finance.pub'\nids = ['fraud-*']\n";
+    fs::write(desk.path("hermes.toml"), config).unwrap();
+    // Nobody is there, so something is wrong either way.
+    let told = || {
+        let found = desk.json(1, &["check"])["findings"].clone();
+        let found = found.as_array().unwrap().clone();
+        let of_trust = found
+            .into_iter()
+            .filter(|finding| finding["check"] == "trust");
+        let told: Vec<String> = of_trust.map(|finding| finding.to_string()).collect();
+        told.join("\n")
+    };
+    let unsigned = told();
+    assert!(
+        unsigned.contains("1 keys listed") && unsigned.contains("no signature"),
+        "{unsigned}"
+    );
+    desk.ends(0, &["contract", "sign", "fraud.json", "--key", "finance"]);
+    let signed = told();
+    assert!(!signed.contains("not trusted"), "{signed}");
+    fs::write(
+        desk.path("hermes.toml"),
+        config.replace("finance.pub", "finance"),
+    )
+    .unwrap();
+    let (data, _) = desk.ends(2, &["check"]);
+    assert!(
+        data.contains("hermes.toml:18: trust.key[0].file: ") && data.contains("private key"),
+        "{data}"
+    );
+    let (_, talk) = desk.ends(2, &["run"]);
+    assert!(talk.contains("trust.key[0].file"), "{talk}");
+}
