@@ -11,6 +11,7 @@ mod addressing;
 mod admission;
 mod application_reports;
 mod bad_input;
+mod board;
 mod calls;
 mod canary;
 mod cli;
