@@ -26,6 +26,7 @@ mod floors;
 mod grpc;
 mod handshake;
 mod job;
+mod json_schema;
 mod long;
 mod openapi;
 mod passthrough;
