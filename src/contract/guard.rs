@@ -42,6 +42,11 @@ impl<'a> Document<'a> {
         &self.tree
     }
 
+    /// Counts the bytes of the text.
+    pub(super) fn length(&self) -> usize {
+        self.text.len()
+    }
+
     /// Lists numbers that may not be what they are read as, with their offset.
     pub(super) fn long_numbers(&self) -> impl Iterator<Item = (usize, &'a str)> {
         let text = self.text;

@@ -13,6 +13,7 @@ pub mod lint;
 pub mod openapi;
 
 mod cache;
+mod cost;
 mod id;
 mod keyword;
 mod number;

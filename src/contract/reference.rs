@@ -19,6 +19,9 @@ const ROOT: &str = "contract:///schema";
 const MAX_BRANCHES: u64 = 10_000;
 /// How many references may follow each other; counting, compiling and checking all recurse.
 const MAX_CHAIN: usize = 128;
+/// What a schema counts that is applied without a look at the body, as `false` is: the work it
+/// makes is not seen by who counts looks.
+const BLIND: u64 = 64;
 
 /// Where the references of a schema may lead.
 struct Targets<'a> {
@@ -187,6 +190,9 @@ impl<'a> Targets<'a> {
         if chain > MAX_CHAIN {
             return u64::MAX;
         }
+        if is_blind(schema) {
+            return BLIND;
+        }
         let Value::Object(members) = schema else {
             return 0;
         };
@@ -209,13 +215,26 @@ impl<'a> Targets<'a> {
             .iter()
             .filter(|(name, _)| !matches!(name.as_str(), "$defs" | "definitions"));
         for (name, value) in applied {
+            let is_in_place = APPLIED_IN_PLACE.contains(&name.as_str());
             keyword::for_each_schema(name, value, |_, schema| {
+                if !is_in_place && is_blind(schema) {
+                    return;
+                }
                 count = count.saturating_add(self.branches(schema, document, chain, known));
             });
         }
         known.insert(key, count);
         count
     }
+}
+
+/// Keywords whose schemas are held against the same value as the schema they stand in.
+const APPLIED_IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
+
+fn is_blind(schema: &Value) -> bool {
+    schema
+        .as_object()
+        .map_or(schema.is_boolean(), Map::is_empty)
 }
 
 fn is_metaschema(reference: &str) -> bool {

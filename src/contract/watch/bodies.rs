@@ -112,5 +112,5 @@ pub async fn compiled(
         let named = digest;
         return Err(Error::Mismatch { key, found, named });
     }
-    cache.compiled(&contract).map_err(faulty)
+    cache.compiled_apart(contract).await.map_err(faulty)
 }

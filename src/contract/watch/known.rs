@@ -85,7 +85,7 @@ pub async fn load(
             let contract = Contract::from_slice(body.as_bytes());
             if let Ok(contract) = contract {
                 // A contract that no longer compiles is met again, and named, when it is used.
-                drop(cache.compiled(&contract));
+                drop(cache.compiled_apart(contract).await);
             }
         }
         let instances: Vec<Instance> = serde_json::from_str(&instances).unwrap_or_default();
