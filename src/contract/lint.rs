@@ -159,7 +159,10 @@ impl<'a> Report<'a> {
             Err(problems) => return self.errors(problems),
         };
         match read::contract(&document, body) {
-            Ok(contract) => self.contract = Some(contract),
+            Ok(contract) => {
+                self.signatures(&contract);
+                self.contract = Some(contract);
+            }
             Err(problems) => self.errors(problems),
         }
         self.errors(strict_id(&document, profile));
@@ -171,6 +174,25 @@ impl<'a> Report<'a> {
             self.errors(output.and_then(|schema| broken_expectation(schema, probe)));
         }
         self.warnings(omissions(&document));
+    }
+
+    /// Verifies signatures by the keys they carry; others could be anybody's.
+    fn signatures(&mut self, contract: &Contract) {
+        let place = "/signatures";
+        match trust::integrity(contract) {
+            Err(untrusted) => {
+                let remedy = "sign the file again, after its last change";
+                let problem = Problem::new("signature", place, untrusted.to_string(), remedy);
+                self.errors([problem]);
+            }
+            Ok(kids) if kids.len() < contract.signatures.len() => {
+                let message = "a signature carries no key, so nothing can be said of it here";
+                let remedy = "verify it with `contract verify FILE --key PUB`";
+                let problem = Problem::new("unjudged-signature", place, message, remedy);
+                self.warnings([problem]);
+            }
+            Ok(_) => {}
+        }
     }
 
     fn add(&mut self, severity: Severity, problems: impl IntoIterator<Item = Problem>) {

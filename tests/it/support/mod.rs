@@ -29,5 +29,6 @@ pub mod prometheus;
 pub mod reply;
 pub mod road;
 pub mod sidecar;
+pub mod signer;
 pub mod streamer;
 pub mod wait;
