@@ -27,7 +27,7 @@ use super::{
     Contract, ContractId, Problem, Profile, Validator, guard,
     guard::Limits,
     openapi::{self, Draft, Origins},
-    read, schema,
+    read, schema, trust,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
