@@ -7,6 +7,7 @@
 
 mod check;
 mod client;
+mod diff;
 mod exit;
 mod invoke;
 mod keygen;
@@ -103,6 +104,8 @@ enum Command {
 enum ContractCommand {
     /// Judge contract files; exit 1 if one has errors.
     Lint(lint::LintArgs),
+    /// Tell whether a new contract may take an old one's place; exit 1 if that breaks somebody.
+    Diff(diff::DiffArgs),
     /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
     Openapi(openapi::OpenapiArgs),
     /// Sign a contract file: a signature is added, the rest of the file stays as it is.
@@ -207,6 +210,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Check { config, output } => check::check(config, output),
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
+        Command::Contract(ContractCommand::Diff(args)) => diff::diff(args),
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
         Command::Contract(ContractCommand::Sign(args)) => sign::sign(args),
         Command::Contract(ContractCommand::Verify(args)) => sign::verify(args),

@@ -24,7 +24,7 @@ const MAX_CHAIN: usize = 128;
 const BLIND: u64 = 64;
 
 /// Where the references of a schema may lead.
-struct Targets<'a> {
+pub struct Targets<'a> {
     root: &'a Value,
     /// The root and the embedded documents by the URI they have, without fragment.
     documents: HashMap<String, &'a Value>,
@@ -59,7 +59,7 @@ fn references(members: &Map<String, Value>) -> impl Iterator<Item = (&'static st
 }
 
 impl<'a> Targets<'a> {
-    fn of(root: &'a Value) -> Self {
+    pub fn of(root: &'a Value) -> Self {
         let base = uri::from_str(ROOT).expect("a constant");
         let mut targets = Self {
             root,
@@ -94,7 +94,7 @@ impl<'a> Targets<'a> {
     }
 
     /// The document a schema belongs to: itself where it has an `$id`.
-    fn document_of(&self, schema: &'a Value, outer: &'a Value) -> &'a Value {
+    pub fn document_of(&self, schema: &'a Value, outer: &'a Value) -> &'a Value {
         match self.bases.contains_key(&std::ptr::from_ref(schema)) {
             true => schema,
             false => outer,
@@ -110,7 +110,7 @@ impl<'a> Targets<'a> {
     }
 
     /// Finds a referenced schema and the document it is in.
-    fn resolve(&self, reference: &str, document: &'a Value) -> Option<(&'a Value, &'a Value)> {
+    pub fn resolve(&self, reference: &str, document: &'a Value) -> Option<(&'a Value, &'a Value)> {
         let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let document = match uri {
             "" => document,

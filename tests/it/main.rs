@@ -12,6 +12,7 @@ mod application_reports;
 mod bad_input;
 mod calls;
 mod cli;
+mod compatibility;
 mod config;
 mod consul_files;
 mod consul_outage;
