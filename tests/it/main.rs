@@ -28,6 +28,7 @@ mod grpc;
 mod handshake;
 mod job;
 mod json_schema;
+mod lint;
 mod long;
 mod openapi;
 mod passthrough;
