@@ -31,6 +31,8 @@ mod floors;
 mod grpc;
 mod handshake;
 mod job;
+mod json_schema;
+mod lint;
 mod long;
 mod openapi;
 mod passthrough;
