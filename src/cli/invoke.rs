@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::client::{self, Answer};
 use super::exit::{Exit, Failure};
 use super::{OutputArgs, output};
+use crate::task::Id;
 
 const MAX_INPUT_BYTES: u64 = 64 << 20;
 /// The sidecar ends a call at its own deadline; this is for one that says nothing.
@@ -33,8 +34,8 @@ pub(super) struct InvokeArgs {
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// Task this call belongs to; default: a new one.
-    #[arg(long, value_name = "ID")]
-    task_id: Option<String>,
+    #[arg(long, value_name = "ID", value_parser = Id::parse)]
+    task_id: Option<Id>,
     /// Tag an instance must have; may be repeated.
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
@@ -82,7 +83,7 @@ pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
         agent: &args.agent,
         input: &input,
         context: Context {
-            task_id: args.task_id.as_deref(),
+            task_id: args.task_id.as_ref().map(Id::as_str),
             required_tags: &args.tags,
             sla_level: args.sla.as_deref(),
             deadline_ms: args.deadline.map(milliseconds),

@@ -100,6 +100,10 @@ pub(super) fn log_level(args: LogLevelArgs) -> Result<Exit, Failure> {
         Method::GET
     };
     let answer = ask(args.place, method, "/log-level", args.filter.clone())?;
+    if answer.status == StatusCode::BAD_REQUEST {
+        let told = output::detail(&answer.body);
+        return Err(Failure::Usage(format!("no such filter: {told}")));
+    }
     refuse(&answer)?;
     let told = String::from_utf8_lossy(&answer.body);
     let filter = args.filter.unwrap_or_else(|| told.trim().to_owned());
@@ -112,9 +116,17 @@ pub(super) fn log_level(args: LogLevelArgs) -> Result<Exit, Failure> {
 }
 
 pub(super) fn healthcheck(args: AdminArgs) -> Result<Exit, Failure> {
-    let answer = ask(args.place, Method::GET, "/ready", None)?;
+    let base = base(args.place)?;
+    let answer = ask_at(&base, Method::GET, "/ready", None)?;
     let fine = answer.status.is_success();
-    let checks = serde_json::from_slice::<Value>(&answer.body).unwrap_or(Value::Null);
+    let Ok(Value::Array(checks)) = serde_json::from_slice(&answer.body) else {
+        return Err(Failure::Stranger {
+            what: "the sidecar",
+            url: base,
+            told: format!("/ready gives {} and no list of checks", answer.status),
+        });
+    };
+    let checks = Value::Array(checks);
     if args.output.is_json() {
         output::json(&json!({"ready": fine, "checks": checks}));
     } else {
@@ -132,16 +144,23 @@ fn ask(
     path: &str,
     body: Option<String>,
 ) -> Result<Answer, Failure> {
-    let base = client::base(place.admin, "admin", place.config, |addresses| {
+    ask_at(&base(place)?, method, path, body)
+}
+
+fn base(place: AdminPlace) -> Result<String, Failure> {
+    client::base(place.admin, "admin", place.config, |addresses| {
         addresses.admin.clone()
-    })?;
-    let mut request = client::http(&base, TIMEOUT)?.request(method, client::url(&base, path));
+    })
+}
+
+fn ask_at(base: &str, method: Method, path: &str, body: Option<String>) -> Result<Answer, Failure> {
+    let mut request = client::http(base, TIMEOUT)?.request(method, client::url(base, path));
     // A page in a browser cannot send this header to us, so it cannot command us either.
     request = request.header("hermes-admin", "1");
     if let Some(body) = body {
         request = request.header("content-type", "text/plain").body(body);
     }
-    client::block_on(client::send("the sidecar", &base, request))
+    client::block_on(client::send("the sidecar", base, request))
 }
 
 fn refuse(answer: &Answer) -> Result<(), Failure> {

@@ -164,6 +164,28 @@ fn healthcheck_is_zero_or_one() {
 }
 
 #[test]
+fn a_stranger_at_the_admin_port_is_no_sidecar_that_is_ill() {
+    let (url, served) = answers("404 Not Found", "", "<html>not here</html>");
+    let output = run(&["healthcheck", "--admin", &url]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("is not the sidecar"));
+    served.join().unwrap();
+}
+
+#[test]
+fn a_filter_and_an_id_that_are_none_are_usage_faults() {
+    let problem = r#"{"detail":"invalid filter directive"}"#;
+    let (url, served) = answers("400 Bad Request", "", problem);
+    let output = run(&["log-level", "bad[[", "--admin", &url]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("invalid filter directive"));
+    served.join().unwrap();
+    let output = run(&["invoke", "fraud-v1.0", "--task-id", "a b"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("1 to 128 characters"));
+}
+
+#[test]
 fn data_that_could_not_be_written_is_a_failure() {
     for args in [&["config", "schema"][..], &["--help"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full");

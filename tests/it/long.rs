@@ -2,7 +2,7 @@
 
 use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
-use crate::{compatibility, consul_outage, delivery, restart, streaming, tls};
+use crate::{compatibility, consul_outage, delivery, restart, rollout, streaming, tls};
 use std::time::Duration;
 
 #[tokio::test]
@@ -52,6 +52,13 @@ async fn a_thousand_slow_clients_hold_up_nobody() {
 async fn a_thousand_clients_that_leave_leave_nothing_behind() {
     if is_long() {
         leaving::clients_that_leave(170).await;
+    }
+}
+
+#[tokio::test]
+async fn three_instances_take_two_new_versions_under_load() {
+    if is_long() {
+        rollout::replaced_under_load(100, 3).await;
     }
 }
 

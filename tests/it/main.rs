@@ -34,6 +34,7 @@ mod protocols;
 mod registry_conversation;
 mod repository;
 mod restart;
+mod rollout;
 mod routing;
 mod shutdown;
 mod start;
