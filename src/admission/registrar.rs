@@ -13,7 +13,7 @@ use crate::consul::{CheckStatus, Client, Poll, Registered, Registration};
 use crate::lifecycle::{Observer, Phase};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
-use crate::telemetry::metrics::{Admission, Sidecar};
+use crate::telemetry::metrics::{Admission, AdmissionStep, Sidecar};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,8 +168,12 @@ impl Registrar {
         }
     }
 
+    /// Says whether there is something to register. What nobody may sign for is not even published:
+    /// it would take a version for good.
     fn is_adrift(&self) -> bool {
-        !self.state.registered && !self.state.collided
+        let signature = AdmissionStep::Signature as usize;
+        let is_signed = self.standing.borrow().steps[signature].result.holds();
+        !self.state.registered && !self.state.collided && is_signed
     }
 
     /// Watches our registration at the local agent; needs no leader and wakes at once.
