@@ -9,6 +9,7 @@ use super::serving::{Serving, Workers};
 use crate::admission::{
     Handshake, HandshakeError, Health, PublicationError, check_version, contract_of,
 };
+use crate::apart;
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -182,11 +183,7 @@ impl Follower {
         let text = reply.clone();
         let source = &self.serving.parts.sources[self.at];
         let (method, path) = (source.method.as_str(), source.path.clone());
-        let made = tokio::task::spawn_blocking(move || contract_of(&text, method, &path)).await;
-        let contract = match made {
-            Ok(made) => made?,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        };
+        let contract = apart::run(move || contract_of(&text, method, &path)).await?;
         self.check(&contract, known.map(|known| &*known.contract))?;
         Ok(Some(Known { reply, contract }))
     }

@@ -16,6 +16,7 @@ use super::Outbound;
 use super::choice;
 use super::explain::Excluded;
 use super::route::Whom;
+use crate::apart;
 use crate::consul;
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Offer, Ratio, Survey};
@@ -192,9 +193,9 @@ impl Outbound {
             .map(|offer| (offer.contract.digest, offer.contract.clone()))
             .collect();
         let limits = self.config.limits.body;
-        let trying = tokio::task::spawn_blocking(move || tried(&input, contracts, &limits, until));
-        trying.await.map_err(|_panicked| {
-            let detail = "the input could not be tried; the log tells why";
+        let trying = apart::caught(move || tried(&input, contracts, &limits, until));
+        trying.await.map_err(|panicked| {
+            let detail = format!("the input could not be tried: {panicked}");
             Trouble::new(Problem::Internal, detail)
         })
     }
