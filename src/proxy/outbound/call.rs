@@ -167,8 +167,7 @@ impl Call {
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         let plan = self.plan(attempt)?;
-        self.check_body(&plan.offer.contract, Side::Input, &input)
-            .await?;
+        self.check_body(&plan, Side::Input, &input).await?;
         let timeout = plan.offer.contract.contract.constraints.timeout;
         if !plan.deadline.leaves_time(Instant::now(), timeout) {
             let detail = "the deadline left no time for an attempt";
@@ -231,17 +230,13 @@ impl Call {
         }
     }
 
-    async fn check_body(
-        &mut self,
-        contract: &Compiled,
-        side: Side,
-        body: &Bytes,
-    ) -> Result<(), Trouble> {
+    async fn check_body(&mut self, plan: &Plan, side: Side, body: &Bytes) -> Result<(), Trouble> {
         let check = Check {
-            contract,
+            contract: &plan.offer.contract,
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
+            deadline: plan.deadline,
             meters: self.target.found.meters(),
             metrics: &self.outbound.recorder.metrics,
         };
@@ -289,7 +284,7 @@ impl Call {
             .map_err(|trouble| trouble.executed(executed))?;
         if answer.status.is_success() {
             attempt.note(|report| report.output_digest = Some(digest.to_string()));
-            self.check_body(&plan.offer.contract, Side::Output, &answer.body)
+            self.check_body(plan, Side::Output, &answer.body)
                 .await
                 .map_err(|trouble| trouble.executed(executed))?;
         }
