@@ -6,6 +6,7 @@ use super::world::{INVOKE, Inside, Outside, at, order_contract};
 use crate::support::client::{client, get_text};
 use crate::support::collector::Collector;
 use crate::support::program;
+use crate::support::reply::Reply;
 use crate::support::sidecar::Sidecar;
 use serde_json::{Value, json as value};
 use std::net::TcpListener;
@@ -177,6 +178,8 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
         contract["constraints"]["timeout_ms"] = timeout_ms.into();
         contract
     };
+    let mut late = contract("cost-late-v1.0", &value!({}), 500);
+    late["output_schema"] = unique.clone();
     let world = Inside::with(|setup| {
         let nested = contract("cost-nested-v1.0", &nested, 60_000);
         setup
@@ -187,6 +190,7 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
                 "/unique",
             )
             .contract(contract("cost-hasty-v1.0", &unique, 50), "POST", "/hasty")
+            .contract(late, "POST", "/late")
     })
     .await;
     for path in ["/nested", "/unique"] {
@@ -231,6 +235,7 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
     }
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     let overloaded = turned_away(&world, &bodies[1].1).await;
+    replies_unchecked_in_time_are_late(&world, &bodies[1].1).await;
     format!(
         "2 schemas refused at load; 16 dear bodies at once refused within their bound, others \
          served meanwhile; {overloaded} whose turn did not come in time turned away"
@@ -240,14 +245,10 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
 /// Sends more dear bodies than can be checked within a call's time; those whose turn does not
 /// come by its deadline are another instance's to take. Returns how many.
 async fn turned_away(world: &Inside, body: &str) -> usize {
-    let at_once = 16 * std::thread::available_parallelism().unwrap().get();
-    let mut callers = JoinSet::new();
-    for _ in 0..at_once {
-        let (address, request) = (world.address.clone(), post("/hasty", "", body));
-        callers.spawn(async move { ask(&address, request).await });
-    }
+    let replies = crowd(world, "/hasty", body).await;
+    let at_once = replies.len();
     let mut overloaded = 0;
-    for reply in callers.join_all().await {
+    for reply in replies {
         if reply.status == 429 {
             overloaded += 1;
             reply.problem(429, "overloaded");
@@ -258,15 +259,44 @@ async fn turned_away(world: &Inside, body: &str) -> usize {
         }
     }
     assert!(0 < overloaded && overloaded < at_once, "{overloaded}");
+    let counted = crowded(world, "cost-hasty-v1.0", "input").await;
+    assert_eq!(counted, overloaded as f64);
+    assert_eq!(world.refused("overloaded").await, overloaded as f64);
+    overloaded
+}
+
+/// A reply is of work that was done: one whose turn does not come is late, and never passed on.
+async fn replies_unchecked_in_time_are_late(world: &Inside, body: &str) {
+    world.application.answer("/late", json(body));
+    for reply in crowd(world, "/late", "{}").await {
+        assert_eq!(reply.header("hermes-executed"), "?1");
+        match reply.status {
+            504 => reply.problem(504, "timeout"),
+            _ => reply.problem(502, "output-invalid"),
+        };
+    }
+    assert!(crowded(world, "cost-late-v1.0", "output").await > 0.0);
+}
+
+/// Sends far more calls at once than the machine has processors.
+async fn crowd(world: &Inside, path: &str, body: &str) -> Vec<Reply> {
+    let at_once = 16 * std::thread::available_parallelism().unwrap().get();
+    let mut callers = JoinSet::new();
+    for _ in 0..at_once {
+        let (address, request) = (world.address.clone(), post(path, "", body));
+        callers.spawn(async move { ask(&address, request).await });
+    }
+    callers.join_all().await
+}
+
+async fn crowded(world: &Inside, contract: &str, side: &str) -> f64 {
     let labels = [
-        ("contract", "cost-hasty-v1.0"),
-        ("side", "input"),
+        ("contract", contract),
+        ("side", side),
         ("result", "crowded"),
     ];
     let counted = world.sidecar.metric("contract_validations_total", &labels);
-    assert_eq!(counted.await, overloaded as f64);
-    assert_eq!(world.refused("overloaded").await, overloaded as f64);
-    overloaded
+    counted.await
 }
 
 /// What weakens a schema without a word is an error or a warning, and what is valid is applied.
