@@ -113,7 +113,7 @@ impl Follower {
 
     /// Waits until the application hands out another contract that can be served.
     async fn another(&self, mut known: Known) -> Known {
-        let mut health = self.serving.parts.health.clone();
+        let mut health = self.serving.means.health.clone();
         let mut said = String::new();
         // Whatever it answers, even another version every time, it is not asked, and Consul not
         // told, more often than its health is looked at.
@@ -150,7 +150,7 @@ impl Follower {
         if let Some(now) = &now
             && now.contract.digest != known.contract.digest
         {
-            check_version(&self.serving.parts.client, &now.contract.contract).await?;
+            check_version(&self.serving.means.client, &now.contract.contract).await?;
         }
         Ok(now)
     }
@@ -181,7 +181,7 @@ impl Follower {
             return Ok(None);
         }
         let text = reply.clone();
-        let source = &self.serving.parts.sources[self.at];
+        let source = &self.serving.means.sources[self.at];
         let (method, path) = (source.method.as_str(), source.path.clone());
         let contract = apart::run(move || contract_of(&text, method, &path)).await?;
         self.check(&contract, known.map(|known| &*known.contract))?;
