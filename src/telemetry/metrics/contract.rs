@@ -185,7 +185,7 @@ impl Contracts {
             ),
             validations: to.counters(
                 "contract_validations_total",
-                "Bodies checked against a contract's schemas.",
+                "Bodies held against a contract's schemas; crowded: its turn did not come in time.",
                 &["contract", "side", "result"],
             ),
             finished: to.counters(

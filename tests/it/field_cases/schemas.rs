@@ -178,7 +178,7 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
         contract["constraints"]["timeout_ms"] = timeout_ms.into();
         contract
     };
-    let mut late = contract("cost-late-v1.0", &value!({}), 500);
+    let mut late = contract("cost-late-v1.0", &value!({}), 300);
     late["output_schema"] = unique.clone();
     let world = Inside::with(|setup| {
         let nested = contract("cost-nested-v1.0", &nested, 60_000);
@@ -235,10 +235,10 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
     }
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     let overloaded = turned_away(&world, &bodies[1].1).await;
-    replies_unchecked_in_time_are_late(&world, &bodies[1].1).await;
+    let late = replies_late_for_their_check(&world, &bodies[1].1).await;
     format!(
         "2 schemas refused at load; 16 dear bodies at once refused within their bound, others \
-         served meanwhile; {overloaded} whose turn did not come in time turned away"
+         served meanwhile; {overloaded} whose turn did not come in time turned away, {late} replies late by it"
     )
 }
 
@@ -266,16 +266,22 @@ async fn turned_away(world: &Inside, body: &str) -> usize {
 }
 
 /// A reply is of work that was done: one whose turn does not come is late, and never passed on.
-async fn replies_unchecked_in_time_are_late(world: &Inside, body: &str) {
+async fn replies_late_for_their_check(world: &Inside, body: &str) -> f64 {
     world.application.answer("/late", json(body));
     for reply in crowd(world, "/late", "{}").await {
-        assert_eq!(reply.header("hermes-executed"), "?1");
-        match reply.status {
-            504 => reply.problem(504, "timeout"),
-            _ => reply.problem(502, "output-invalid"),
+        match (reply.status, reply.header("hermes-executed")) {
+            (504, "?1") => reply.problem(504, "timeout"),
+            // On a busy machine a call may not even have been sent in time.
+            (504, _) => reply.problem(504, "budget-exhausted"),
+            (_, executed) => {
+                assert_eq!(executed, "?1");
+                reply.problem(502, "output-invalid")
+            }
         };
     }
-    assert!(crowded(world, "cost-late-v1.0", "output").await > 0.0);
+    let late = crowded(world, "cost-late-v1.0", "output").await;
+    assert!(late > 0.0);
+    late
 }
 
 /// Sends far more calls at once than the machine has processors.
