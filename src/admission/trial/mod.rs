@@ -197,7 +197,8 @@ impl Trial {
             url,
             route: self.route.clone(),
             contract: self.contract.clone(),
-            within: probe.timeout.unwrap_or(timeout),
+            // A call has no more time than the contract gives it, so nor has its trial.
+            within: probe.timeout.map_or(timeout, |own| own.min(timeout)),
             probe,
             task: Id::mint(),
             is_outside: trials.is_outside,
