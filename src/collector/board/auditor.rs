@@ -15,6 +15,7 @@ use crate::consul;
 use crate::contract::ContractId;
 use crate::identity::Digest;
 use crate::task::Timestamp;
+use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::{self, Audit};
 use bytes::Bytes;
 use semver::Version;
@@ -179,7 +180,7 @@ impl Auditor {
             };
             let Some(Ok(mut found)) = read else {
                 if let Some(Err(error)) = read {
-                    tracing::warn!(contract = %id, error, "published bodies could not be read");
+                    tracing::warn!(contract = %id, error = %Chain(&error), "published bodies could not be read");
                     failures += 1;
                 }
                 is_whole = false;
