@@ -6,10 +6,10 @@
 //! - Consul away: the last good answer stays, marked with its age
 //! - a changed body is found within two rounds of the audit, and once more in every full pass
 //! - three blocking polls in all, whatever is published; instances are read in turns
-//! - every list is bounded; what goes beyond is counted and told, not dropped in silence
+//! - every list is bounded; contracts and bodies that go beyond are counted and told
 //! - elsewhere: what a contract is and who may sign it (`contract`), the watch loop (`consul`)
 
-mod agents;
+mod applications;
 mod auditor;
 mod body;
 mod index;
