@@ -76,7 +76,7 @@ impl Directory {
             let closing = follower.directory.closing.clone();
             tokio::select! {
                 () = watching => {}
-                () = follower.run() => {}
+                () = follower.run(seed.bodies) => {}
                 () = closing.cancelled() => {}
             }
         });
@@ -96,6 +96,7 @@ impl Directory {
             let remembered = Known {
                 instances,
                 contracts,
+                bodies: Vec::new(),
             };
             known.insert(agent.name.clone(), remembered);
         }
@@ -156,7 +157,13 @@ struct Follower {
 }
 
 impl Follower {
-    async fn run(mut self) {
+    /// Follows until nobody uses the contract, from the bodies on that an earlier process knew.
+    async fn run(mut self, bodies: Vec<String>) {
+        let (cache, trust) = (&self.directory.cache, &self.directory.trust);
+        for body in bodies.iter().take(MOST_HELD) {
+            self.held.extend(known::usable(body, cache, trust).await);
+        }
+        drop(bodies);
         loop {
             let asked = *self.asks.borrow_and_update();
             let seen = self.seen.borrow_and_update().clone();

@@ -159,12 +159,10 @@ impl Directory {
         let cache = Cache::new();
         let known = match &state {
             None => HashMap::new(),
-            Some(store) => known::load(store, &cache, &trust)
-                .await
-                .unwrap_or_else(|error| {
-                    tracing::warn!(%error, "the last known good instances could not be read");
-                    HashMap::new()
-                }),
+            Some(store) => known::load(store).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the last known good instances could not be read");
+                HashMap::new()
+            }),
         };
         Arc::new(Self {
             client,
