@@ -6,7 +6,9 @@
 //!
 //! - the body a contract was read from is kept byte for byte, for those who publish it
 //! - faults are reported all at once, each with its place and remedy
-//! - elsewhere: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`), who may sign them (`admission`)
+//! - within: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`),
+//!   whose are believed (`trust`), what may follow what (`compatibility`)
+//! - elsewhere: publishing (`admission`)
 
 pub mod compatibility;
 pub mod derive;

@@ -46,7 +46,7 @@ pub enum Misfit {
     Team,
     #[error("the instance is a canary, and the call neither asked for one nor was picked")]
     Canary,
-    #[error("the instance is no canary, and the call was picked for those that fit")]
+    #[error("the instance is no canary, and the call was picked for a canary that fits")]
     Stable,
     #[error("the contract's timeout is longer than the call's deadline")]
     Timeout,

@@ -1,6 +1,6 @@
 //! Two prefixes on one Consul are isolated from each other by tokens of their own.
 
-use crate::support::agent::{Agent, rules};
+use crate::support::agent::{ConsulAgent, rules};
 use crate::support::application::{Answer, Application};
 use crate::support::client::client;
 use crate::support::collector::Collector;
@@ -24,14 +24,14 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 /// One shard: its prefix and what its members may do.
 struct Shard<'a> {
-    agent: &'a Agent,
+    agent: &'a ConsulAgent,
     prefix: &'static str,
     sidecar: String,
     collector: String,
 }
 
 impl<'a> Shard<'a> {
-    async fn of(agent: &'a Agent, prefix: &'static str) -> Self {
+    async fn of(agent: &'a ConsulAgent, prefix: &'static str) -> Self {
         let token = async |file: &str| {
             let rules = rules(file).concat();
             assert!(rules.contains("PREFIX"), "{file} is a template");
@@ -132,7 +132,7 @@ fn registration(name: &str) -> Registration {
 
 #[tokio::test]
 async fn shards_neither_see_nor_touch_each_other() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let (blue, green) = (
         Shard::of(&agent, "blue").await,
         Shard::of(&agent, "green").await,
@@ -188,7 +188,7 @@ async fn shards_neither_see_nor_touch_each_other() {
 
 #[tokio::test]
 async fn the_token_of_one_shard_opens_nothing_of_another() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let (blue, green) = (
         Shard::of(&agent, "blue").await,
         Shard::of(&agent, "green").await,

@@ -1,8 +1,8 @@
 //! One published body, read when somebody asks for it.
 
-use super::Board;
 use super::judge::{Judged, judge};
 use super::stored::pointed;
+use super::{Board, Error};
 use crate::consul::Poll;
 use crate::contract::ContractId;
 use crate::identity::Digest;
@@ -47,6 +47,8 @@ pub(in crate::collector) enum Missing {
         version: String,
         known: Vec<Version>,
     },
+    #[error("{id} names no current version; published are {}", named(known))]
+    Current { id: ContractId, known: Vec<Version> },
     #[error("the published body of {id} {version} must not be used: {detail}")]
     Bad {
         id: ContractId,
@@ -79,20 +81,19 @@ impl Board {
     ) -> Result<Text, Missing> {
         match timeout(WITHIN, self.ask(id, wanted)).await {
             Ok(Ok(found)) => found,
-            Ok(Err(reason)) => self.kept(id, wanted, reason),
-            Err(_elapsed) => self.kept(id, wanted, format!("no answer within {WITHIN:?}")),
+            Ok(Err(error)) => self.kept(id, wanted, &error),
+            Err(_elapsed) => self.kept(id, wanted, &Error::Silent(WITHIN)),
         }
     }
 
     /// Asks Consul; the outer error says why it could not be asked.
-    async fn ask(&self, id: &ContractId, wanted: &Wanted) -> Result<Result<Text, Missing>, String> {
+    async fn ask(&self, id: &ContractId, wanted: &Wanted) -> Result<Result<Text, Missing>, Error> {
         // The semaphore is never closed.
         let _permit = self.reads.acquire().await.ok();
         let layout = self.client.layout();
         let value = async |key: &str| {
-            let answer = self.client.kv_get(key, Poll::NOW).await;
-            let entry = answer.map_err(|error| Chain(&error).to_string())?.value;
-            Ok::<_, String>(entry.map(|entry| entry.value))
+            let entry = self.client.kv_get(key, Poll::NOW).await?.value;
+            Ok::<_, Error>(entry.map(|entry| entry.value))
         };
         let version = match wanted {
             Wanted::Exactly(version) => version.clone(),
@@ -100,7 +101,7 @@ impl Board {
                 let pointer = value(&layout.version(id.as_str())).await?;
                 match pointer.and_then(|value| pointed(id, &value)) {
                     Some(version) => version,
-                    None => return Ok(Err(self.unknown(id, "current"))),
+                    None => return Ok(Err(self.without_current(id))),
                 }
             }
         };
@@ -120,7 +121,7 @@ impl Board {
     }
 
     /// Answers from what the audit kept.
-    fn kept(&self, id: &ContractId, wanted: &Wanted, reason: String) -> Result<Text, Missing> {
+    fn kept(&self, id: &ContractId, wanted: &Wanted, error: &Error) -> Result<Text, Missing> {
         let audits = self.audits.load();
         let version = match wanted {
             Wanted::Exactly(version) => Some(version.clone()),
@@ -128,7 +129,7 @@ impl Board {
         };
         let away = || Missing::Away {
             id: id.clone(),
-            reason,
+            reason: Chain(error).to_string(),
         };
         let Some(version) = version else {
             return Err(away());
@@ -143,15 +144,28 @@ impl Board {
     }
 
     fn unknown(&self, id: &ContractId, version: &str) -> Missing {
-        let listing = self.listing.borrow().value.clone().unwrap_or_default();
-        match listing.contracts.get(id) {
-            None => Missing::Unknown { id: id.clone() },
+        let id = id.clone();
+        match self.published(&id) {
+            None => Missing::Unknown { id },
             Some(known) => Missing::Version {
-                id: id.clone(),
+                id,
                 version: version.to_owned(),
-                known: known.clone(),
+                known,
             },
         }
+    }
+
+    fn without_current(&self, id: &ContractId) -> Missing {
+        let id = id.clone();
+        match self.published(&id) {
+            None => Missing::Unknown { id },
+            Some(known) => Missing::Current { id, known },
+        }
+    }
+
+    fn published(&self, id: &ContractId) -> Option<Vec<Version>> {
+        let listing = self.listing.borrow().value.clone()?;
+        listing.contracts.get(id).cloned()
     }
 
     /// Refuses a version that can be none of the contract's.

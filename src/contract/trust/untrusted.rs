@@ -30,6 +30,8 @@ pub enum Reason {
     UnsignedNow { kid: String },
     #[error("no [[trust.key]] has ids that match it; list the key of whoever answers for it")]
     NoKeyListed,
+    #[error("{MOST} families have a first key, and no further one is remembered; list its key as [[trust.key]]", MOST = super::pins::MOST_PINNED)]
+    NoRoom,
     #[error("it bears {0} signatures, at most {MOST} are looked at; remove old ones", MOST = super::MOST_SIGNATURES)]
     TooMany(usize),
     #[error("no signature is good{}", Faults(.0))]

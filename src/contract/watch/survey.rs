@@ -58,7 +58,7 @@ impl Directory {
     }
 
     /// Reads the canary ratios as they are written now, by contract.
-    pub async fn written_ratios(&self) -> Result<HashMap<String, Ratio>, Error> {
+    pub async fn written_ratios(&self) -> Result<HashMap<ContractId, Ratio>, Error> {
         let prefix = self.client.layout().canaries();
         let entries = self.client.kv_list(&prefix, Poll::CONSISTENT).await?.value;
         Ok(canary::written(&entries, &prefix))

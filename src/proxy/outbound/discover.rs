@@ -52,7 +52,7 @@ pub const MOST_QUESTIONS: usize = 2;
 /// The contracts that were looked at.
 struct Found {
     surveys: Vec<Survey>,
-    ratios: HashMap<String, Ratio>,
+    ratios: HashMap<ContractId, Ratio>,
     /// What was left out, if anything.
     note: Option<String>,
 }
@@ -242,7 +242,7 @@ fn answered(
             },
         };
         let query = Query {
-            cohort: cohort(&survey.offers, &agent, &query, found.ratios.get(&agent.id)),
+            cohort: cohort(&survey.offers, &agent, &query, found.ratios.get(&survey.id)),
             ..query
         };
         let excluded = |instance: Option<&str>, reason: String| Excluded {
