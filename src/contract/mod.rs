@@ -62,6 +62,16 @@ pub fn from_file(
     Ok((Contract::from_slice(body)?, Problems::default()))
 }
 
+/// Reads every contract of a file: it is one, or an OpenAPI document that holds some.
+pub fn all_from_file(body: &[u8]) -> Result<Vec<Contract>, Problems> {
+    if openapi::is_document(body) {
+        let imported = openapi::read(body)?.into_iter();
+        return Ok(imported.map(|one| one.contract).collect());
+    }
+    let compiled = Contract::from_slice(body).and_then(Compiled::new)?;
+    Ok(vec![compiled.contract])
+}
+
 /// Reads what an application says of itself, in the forms that a file may have.
 pub fn from_reply(
     reply: &[u8],

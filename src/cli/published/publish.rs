@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 
 use crate::admission::publication::{self, Change, Conflict, Publication, Raise, Team};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::lint::read;
-use crate::cli::{OutputArgs, client, output};
+use crate::cli::{OutputArgs, client, file, output};
 use crate::config::Registry;
 use crate::consul::Client;
 use crate::contract::trust::MOST_SIGNATURES;
@@ -82,7 +81,7 @@ pub(in crate::cli) fn publish(args: PublishArgs) -> Result<Exit, Failure> {
 
 /// Reads and judges the file; nothing if it has faults, which are told.
 fn contracts(args: &PublishArgs) -> Result<Option<Vec<Contract>>, Failure> {
-    let files = read(std::slice::from_ref(&args.file))?;
+    let files = file::read_all(std::slice::from_ref(&args.file))?;
     let findings = lint::lint(&files, Profile::Default);
     if !findings.is_empty() {
         let told = lint::human(&findings, Profile::Default);
