@@ -102,6 +102,64 @@ async fn neighbours_on_both_sides_are_minded_across_minors() {
 }
 
 #[tokio::test]
+async fn of_several_contracts_those_before_a_refusal_are_told() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    desk.publish(&fraud("1.0.0"), &[]).with(0);
+    let named = |mut contract: Value, id: &str| {
+        contract["id"] = id.into();
+        desk.file(&contract)
+    };
+    let files = [
+        named(fraud("1.0.0"), "a-first-v1.0"),
+        desk.file(&stricter("1.0.1")),
+        named(fraud("1.0.0"), "z-last-v1.0"),
+    ];
+    let [first, second, third] = &files;
+    let document = desk.run(&["openapi", first, second, third]).with(0);
+    desk.write("all.json", &document);
+
+    let refused = desk.run(&["publish", "all.json"]);
+    for told in [
+        "fraud-detection-v1.0 1.0.1 was not published",
+        "not tried: z-last-v1.0 1.0.0",
+    ] {
+        assert!(refused.err.contains(told), "{refused:?}");
+    }
+    let out = refused.with(1);
+    assert!(out.contains("a-first-v1.0 1.0.0: published"), "{out}");
+    let again = desk.run(&["publish", "all.json", "-o", "json"]).json(1);
+    assert_eq!(again["published"][0]["agent"], "a-first-v1.0", "{again}");
+    assert_eq!(again["published"].as_array().unwrap().len(), 1, "{again}");
+    let newer = &again["refused"][0]["newer"];
+    assert_eq!(newer, "fraud-detection-v1.0 1.0.1", "{again}");
+
+    // A version that is taken ends it in the same way.
+    let mut other = fraud("1.0.0");
+    other["description"] = "another one".into();
+    let taken = desk.file(&other);
+    let document = desk.run(&["openapi", first, &taken, third]).with(0);
+    desk.write("all.json", &document);
+    let taken = desk.run(&["publish", "all.json", "-o", "json"]);
+    for told in [
+        "fraud-detection-v1.0 1.0.0 was not",
+        "raise the version",
+        "z-last",
+    ] {
+        assert!(taken.err.contains(told), "{taken:?}");
+    }
+    assert_eq!(taken.json(1)[0]["body"], "unchanged");
+    assert_eq!(
+        desk.run(&["list", "-o", "json"])
+            .json(0)
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[tokio::test]
 async fn garbage_next_door_is_named_and_passed_over() {
     let consul = Consul::start().await;
     let desk = Desk::at(&consul.address());
