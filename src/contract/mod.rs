@@ -6,13 +6,15 @@
 //!
 //! - the body a contract was read from is kept byte for byte, for those who publish it
 //! - faults are reported all at once, each with its place and remedy
-//! - elsewhere: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`), who may sign them (`admission`)
+//! - elsewhere: contracts as OpenAPI documents (`openapi`), what is published of them (`published`), following
+//!   them in Consul (`watch`), who may sign them (`trust`), publishing them (`admission`)
 
 pub mod compatibility;
 pub mod derive;
 pub mod guard;
 pub mod lint;
 pub mod openapi;
+pub mod published;
 
 mod cache;
 mod cost;

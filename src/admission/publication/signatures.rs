@@ -5,8 +5,8 @@
 
 use crate::consul::MAX_VALUE_BYTES;
 use crate::contract::Contract;
+use crate::contract::published::Published;
 use crate::contract::trust::MOST_SIGNATURES;
-use crate::contract::watch::Published;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,9 +1,8 @@
 //! How publishing the contracts of one file went, and how that is told.
 
-use semver::Version;
 use serde_json::{Value, json};
 
-use crate::admission::publication::{Change, Conflict, Publication};
+use crate::admission::publication::{Change, Conflict, Pointed, Publication};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{OutputArgs, output};
 use crate::contract::Contract;
@@ -13,7 +12,7 @@ use crate::contract::trust::MOST_SIGNATURES;
 pub(super) struct Done<'c> {
     pub(super) contract: &'c Contract,
     pub(super) publication: Publication,
-    pub(super) current: Version,
+    pub(super) pointed: Pointed,
 }
 
 /// How the contracts of one file fared, up to the first that could not be published.
@@ -98,10 +97,11 @@ fn as_json(done: &Done<'_>) -> Value {
         "body": body,
         "signatures_added": signatures_added,
         "signatures_left_out": done.publication.left_out,
-        "current": done.current.to_string(),
+        "current": done.pointed.current.to_string(),
         // What it breaks all the same.
         "allowed": neighbours.conflicts.iter().map(told).collect::<Vec<_>>(),
         "passed_over": neighbours.passed_over,
+        "pointer_replaced": done.pointed.replaced,
     })
 }
 
@@ -122,7 +122,10 @@ fn line(done: &Done<'_>) -> String {
         Change::None => "is published already".to_owned(),
     };
     let (name, digest) = (name(done.contract), done.contract.digest());
-    format!("{name}: {body}; current is {}; {digest}", done.current)
+    format!(
+        "{name}: {body}; current is {}; {digest}",
+        done.pointed.current
+    )
 }
 
 fn warn(done: &Done<'_>) {
@@ -142,6 +145,14 @@ fn warn(done: &Done<'_>) {
         output::talk(&format!(
             "warning: {name} is not compatible with its neighbours, as allowed"
         ));
+    }
+    if let Some(found) = &done.pointed.replaced {
+        let id = &done.contract.id;
+        let told = format!(
+            "warning: the version pointer of {id} held {found:?}, which is none of its versions; \
+             it was replaced"
+        );
+        output::talk(&output::plain(&told));
     }
     if *left_out > 0 {
         output::talk(&format!(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use semver::Version;
 
-use crate::admission::publication::{self, Raise, Team};
+use crate::admission::publication::{self, Pointed, Raise, Team};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{OutputArgs, client, file, output};
 use crate::config::Registry;
@@ -84,21 +84,18 @@ impl Desk {
             publication::Error::Breaking(conflicts) => Why::Breaking(conflicts),
             error => Why::Unpublished(failed(error)),
         })?;
-        let current = self.made_current(contract).await;
+        let pointed = self.made_current(contract).await;
         Ok(Done {
             contract,
             publication,
-            current: current.map_err(|error| Why::Unfinished(failed(error)))?,
+            pointed: pointed.map_err(|error| Why::Unfinished(failed(error)))?,
         })
     }
 
     /// Moves the version pointer, up or as asked, and the index with it.
-    async fn made_current(&self, contract: &Contract) -> Result<Version, publication::Error> {
-        let current = match &self.current {
-            Some(version) => {
-                publication::point(&self.consul, &contract.id, version).await?;
-                version.clone()
-            }
+    async fn made_current(&self, contract: &Contract) -> Result<Pointed, publication::Error> {
+        let pointed = match &self.current {
+            Some(version) => publication::point(&self.consul, &contract.id, version).await?,
             None => publication::raise(&self.consul, contract, Raise::Lower).await?,
         };
         let tags = contract.tags.iter();
@@ -108,7 +105,7 @@ impl Desk {
             team => (team, true),
         };
         publication::follow(&self.consul, contract, Team { name, insists }).await?;
-        Ok(current)
+        Ok(pointed)
     }
 }
 

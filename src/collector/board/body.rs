@@ -2,9 +2,9 @@
 
 use super::Board;
 use super::judge::{Judged, judge};
-use super::stored::pointed;
 use crate::consul::Poll;
 use crate::contract::ContractId;
+use crate::contract::published;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -16,8 +16,6 @@ use tokio::time::timeout;
 
 /// For all that one question asks of Consul.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Versions that a refusal names.
-const MOST_NAMED: usize = 20;
 
 /// Which of the versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +39,9 @@ pub(in crate::collector) struct Text {
 pub(in crate::collector) enum Missing {
     #[error("{id} is not published")]
     Unknown { id: ContractId },
-    #[error("{id} has no published version {version}; there are {}", named(known))]
+    #[error("{id} has no current version; {}", published::told(known))]
+    Current { id: ContractId, known: Vec<Version> },
+    #[error("{id} has no published version {version}; {}", published::told(known))]
     Version {
         id: ContractId,
         version: String,
@@ -55,19 +55,6 @@ pub(in crate::collector) enum Missing {
     },
     #[error("Consul cannot be asked for {id}, and no copy of it was kept: {reason}")]
     Away { id: ContractId, reason: String },
-}
-
-fn named(versions: &[Version]) -> String {
-    let shown: Vec<String> = versions
-        .iter()
-        .take(MOST_NAMED)
-        .map(Version::to_string)
-        .collect();
-    match versions.len() {
-        0 => "none".to_owned(),
-        count if count > MOST_NAMED => format!("{count}, the newest {}", shown.join(", ")),
-        _ => shown.join(", "),
-    }
 }
 
 impl Board {
@@ -98,15 +85,15 @@ impl Board {
             Wanted::Exactly(version) => version.clone(),
             Wanted::Current => {
                 let pointer = value(&layout.version(id.as_str())).await?;
-                match pointer.and_then(|value| pointed(id, &value)) {
+                match pointer.and_then(|value| published::pointed(id, &value)) {
                     Some(version) => version,
-                    None => return Ok(Err(self.unknown(id, "current"))),
+                    None => return Ok(Err(self.unknown(id, None))),
                 }
             }
         };
         let key = layout.body(id.as_str(), &version.to_string());
         let Some(body) = value(&key).await? else {
-            return Ok(Err(self.unknown(id, &version.to_string())));
+            return Ok(Err(self.unknown(id, Some(&version.to_string()))));
         };
         let judged = judge(&self.trust, id, &version, body, Timestamp::now()).await;
         // What the audit holds against this very body, such as another digest in the index,
@@ -142,14 +129,17 @@ impl Board {
         }
     }
 
-    fn unknown(&self, id: &ContractId, version: &str) -> Missing {
+    /// Says that there is no such version, or no current one.
+    fn unknown(&self, id: &ContractId, version: Option<&str>) -> Missing {
         let listing = self.listing.borrow().value.clone().unwrap_or_default();
-        match listing.contracts.get(id) {
-            None => Missing::Unknown { id: id.clone() },
-            Some(known) => Missing::Version {
-                id: id.clone(),
+        let id = id.clone();
+        match (listing.contracts.get(&id).cloned(), version) {
+            (None, _) => Missing::Unknown { id },
+            (Some(known), None) => Missing::Current { id, known },
+            (Some(known), Some(version)) => Missing::Version {
+                id,
                 version: version.to_owned(),
-                known: known.clone(),
+                known,
             },
         }
     }
@@ -163,10 +153,10 @@ impl Board {
         if text == "current" {
             return Ok(Wanted::Current);
         }
-        let version = super::listing::version(id, text);
+        let version = published::version(id, text);
         version
             .map(Wanted::Exactly)
-            .ok_or_else(|| self.unknown(id, text))
+            .ok_or_else(|| self.unknown(id, Some(text)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What stands at the keys of one contract.
 
-use super::listing::version;
 use crate::consul::{Client, ErrorKind, KvEntry, Poll};
 use crate::contract::ContractId;
+use crate::contract::published::{Key, pointed};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use semver::Version;
@@ -41,12 +41,10 @@ pub(super) async fn read(
         bodies: HashMap::new(),
     };
     for entry in entries {
-        match entry.key.rsplit('/').next() {
-            Some("version") => found.pointer = pointed(id, &entry.value),
-            Some(name) => {
-                if let Some(version) = version(id, name) {
-                    found.bodies.insert(version, entry.value);
-                }
+        match Key::read(client.layout(), &entry.key) {
+            Some((_, Key::Pointer)) => found.pointer = pointed(id, &entry.value),
+            Some((_, Key::Body(version))) => {
+                found.bodies.insert(version, entry.value);
             }
             None => {}
         }
@@ -91,10 +89,4 @@ async fn one_by_one(
 
 fn silence() -> String {
     format!("no answer from Consul within {READ_TIMEOUT:?}")
-}
-
-/// Reads the pointer to the current version.
-pub(super) fn pointed(id: &ContractId, value: &[u8]) -> Option<Version> {
-    let text = std::str::from_utf8(value).ok()?;
-    version(id, text.trim())
 }

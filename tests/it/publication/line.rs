@@ -211,6 +211,42 @@ async fn versions_published_at_once_leave_the_highest_current() {
 }
 
 #[tokio::test]
+async fn a_pointer_to_no_version_of_the_contract_is_told_and_replaced() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    let key = format!("hermes/contracts/{FRAUD}/version");
+    let spoil = async || consul.put(&format!("/v1/kv/{key}"), "9.9.9").await;
+    desk.publish(&fraud("1.0.0"), &[]).with(0);
+    spoil().await;
+    let told = desk.run(&["get", FRAUD]);
+    for told_of in [key.as_str(), "\"9.9.9\"", "--current VERSION"] {
+        assert!(told.err.contains(told_of), "{told:?}");
+    }
+    told.with(1);
+    let done = desk.publish(&fraud("1.0.1"), &[]);
+    assert!(done.err.contains("held \"9.9.9\""), "{done:?}");
+    assert!(done.with(0).contains("current is 1.0.1"));
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.1");
+    assert_eq!(index(&consul).await["version"], "1.0.1");
+
+    spoil().await;
+    let args = ["--current", "1.0.0", "-o", "json"];
+    let lowered = desk.publish(&fraud("1.0.0"), &args).json(0);
+    assert_eq!(lowered[0]["pointer_replaced"], "9.9.9", "{lowered}");
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.0");
+
+    // A sidecar that registers is not held up by it either.
+    spoil().await;
+    let application = Application::start().await;
+    let _sidecar = serving(&consul, &application.url(), fraud("1.0.1"))
+        .start()
+        .await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.1");
+    assert_eq!(index(&consul).await["version"], "1.0.1");
+}
+
+#[tokio::test]
 async fn the_current_version_is_lowered_by_hand_alone() {
     let consul = Consul::start().await;
     let desk = Desk::at(&consul.address());
@@ -234,7 +270,7 @@ async fn the_current_version_is_lowered_by_hand_alone() {
 
     let missing = desk.publish(&fraud("1.0.1"), &["--current", "1.0.7"]);
     assert!(
-        missing.err.contains("there are 1.0.0, 1.0.1"),
+        missing.err.contains("there are 1.0.1, 1.0.0"),
         "{missing:?}"
     );
     missing.with(1);
