@@ -21,6 +21,7 @@ mod cost;
 mod id;
 mod keyword;
 mod number;
+pub mod part;
 mod pointer;
 mod problem;
 mod range;
