@@ -227,7 +227,10 @@ impl Written {
             }
         }
         for key in strangers.iter().filter(|key| !self.strangers.contains(key)) {
-            tracing::warn!(key, "a canary ratio is written for what is no contract id");
+            tracing::warn!(
+                key,
+                "a canary ratio is written for what is no contract id; remove the key"
+            );
         }
         self.strangers = strangers;
         held_until
