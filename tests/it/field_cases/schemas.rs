@@ -119,7 +119,7 @@ pub async fn no_schema_makes_the_sidecar_fetch() -> String {
             let rule = error["rule"].as_str().unwrap();
             ["remote-ref", "dialect"].contains(&rule) && error["line"].is_u64()
         };
-        assert!(errors.iter().any(|error| named(error)), "{schema}: {told}");
+        assert!(errors.iter().any(named), "{schema}: {told}");
         let log = refused_at_start(contract).await;
         assert!(
             log.contains("remote-ref") || log.contains("dialect"),
