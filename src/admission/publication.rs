@@ -21,8 +21,9 @@ pub use neighbours::{Conflict, Neighbours};
 pub use pointer::{Pointed, Raise, current, point, raise};
 pub use shelf::{Book, Shelf, list, read, versions};
 
+use crate::apart::Panicked;
 use crate::consul::{self, ErrorKind};
-use crate::contract::published::{self, Unusable};
+use crate::contract::published;
 use crate::contract::trust::MOST_SIGNATURES;
 use crate::identity::Digest;
 use semver::Version;
@@ -52,8 +53,8 @@ pub enum Error {
     Altered { key: String, ours: Digest },
     #[error("{key} holds something that is no published contract; remove it")]
     Foreign { key: String },
-    #[error("{key}: {source}")]
-    Unread { key: String, source: Unusable },
+    #[error("read what {key} holds")]
+    Unread { key: String, source: Panicked },
     #[error("{key} is being changed by others all the time; publish again once they are done")]
     Contended { key: String },
     #[error(

@@ -31,6 +31,7 @@ mod schema;
 mod section;
 mod tree;
 pub mod trust;
+mod turn;
 mod violation;
 pub mod watch;
 
@@ -45,6 +46,7 @@ pub use id::{BadId, ContractId, Profile, UnknownProfile};
 pub use problem::{Problem, Problems};
 pub use range::{BadRange, Range};
 pub use schema::{FORMATS, Validator};
+pub use turn::{Crowded, in_turn};
 pub use violation::{Violation, Violations};
 
 use crate::identity::Digest;

@@ -14,7 +14,9 @@ pub use index::{BadEntry, Entry};
 pub use key::{Key, indexed, pointed, version};
 
 use super::{Contract, ContractId, Problems};
+use crate::apart::{self, Panicked};
 use crate::identity::Digest;
+use bytes::Bytes;
 use semver::Version;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -51,7 +53,7 @@ pub enum Unusable {
     )]
     Altered { noted: Digest, found: Digest },
     #[error("it could not be read: {0}")]
-    Unread(tokio::task::JoinError),
+    Unread(Panicked),
 }
 
 impl<'a> Published<'a> {
@@ -89,12 +91,14 @@ pub fn contract(value: &[u8], id: &ContractId, version: &Version) -> Result<Cont
     Ok(contract)
 }
 
-/// Reads apart from the threads that move traffic: a body has up to 512 KiB, from anybody.
-pub async fn apart<T: Send + 'static>(
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Unusable> {
-    let read = tokio::task::spawn_blocking(read).await;
-    read.map_err(Unusable::Unread)
+/// Does the same apart from the threads that move traffic: a body has up to 512 KiB, from anybody.
+pub async fn contract_apart(
+    value: Bytes,
+    id: ContractId,
+    version: Version,
+) -> Result<Contract, Unusable> {
+    let read = apart::caught(move || contract(&value, &id, &version)).await;
+    read.map_err(Unusable::Unread)?
 }
 
 /// Says which versions there are, as the end of a sentence.

@@ -44,6 +44,9 @@ async fn the_first_request_of_the_readme_works() {
     stage.replies("/hermes/invoke").await;
     stage.completes("first-task").await;
     stage.replies("env http_proxy=").await;
+    let signed = stage.prints_in("hermes-sidecar keygen", "demo-keys").await;
+    let verified = signed.lines().last().unwrap_or_default();
+    assert!(verified.contains("fraud-detection-v1.0"), "{signed}");
     stage.readme.is_used_up();
 }
 
@@ -158,6 +161,7 @@ fn every_example_is_run_by_a_test() {
     let tests = [
         "examples.rs",
         "examples/chain.rs",
+        "examples/contracts.rs",
         "examples/handshake.rs",
         "examples/languages.rs",
     ];

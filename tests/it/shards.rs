@@ -139,7 +139,7 @@ async fn shards_neither_see_nor_touch_each_other() {
     );
     let application = Application::start().await;
     application.answer(RISK, Answer::json(&fraud_output()));
-    let (_blue_collector, _green_collector) = tokio::join!(blue.collector(), green.collector());
+    let (blue_collector, green_collector) = tokio::join!(blue.collector(), green.collector());
     let (blue_callee, blue_caller, green_caller) =
         tokio::join!(blue.callee(&application), blue.caller(), green.caller());
     wait_until(WITHIN, "a call within the shard", async || {
@@ -173,8 +173,8 @@ async fn shards_neither_see_nor_touch_each_other() {
     }
     // Collectors too: reports stay in the shard.
     for (shard, mine, other) in [
-        (&_blue_collector, "b-2", "g-2"),
-        (&_green_collector, "g-2", "b-2"),
+        (&blue_collector, "b-2", "g-2"),
+        (&green_collector, "g-2", "b-2"),
     ] {
         shard.wait_task(mine, "completed", WITHIN).await;
         let reply = client()

@@ -2,9 +2,10 @@
 
 use super::neighbours::{self, Neighbours};
 use super::{Error, TRIES, signatures, step_back};
+use crate::apart;
 use crate::consul::{Client, KvEntry, Poll};
 use crate::contract::Contract;
-use crate::contract::published::{self, Published};
+use crate::contract::published::Published;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use serde_json::value::RawValue;
@@ -114,7 +115,7 @@ async fn merged_apart(
     contract: &Contract,
 ) -> Result<signatures::Merged, Error> {
     let (at, entry, contract) = (key.to_owned(), entry.clone(), contract.clone());
-    match published::apart(move || merged(&at, &entry, &contract)).await {
+    match apart::caught(move || merged(&at, &entry, &contract)).await {
         Ok(merged) => merged,
         Err(source) => Err(Error::Unread {
             key: key.to_owned(),

@@ -6,6 +6,7 @@
 
 use super::Error;
 use super::shelf;
+use crate::apart;
 use crate::consul::{Client, Layout, Poll};
 use crate::contract::compatibility::{self, Comparison, Verdict};
 use crate::contract::published::Unusable;
@@ -94,11 +95,7 @@ fn said(key: &str, reason: &Unusable) -> String {
 async fn conflict(older: Contract, newer: Contract) -> Option<Conflict> {
     let names = [&older, &newer].map(|contract| format!("{} {}", contract.id, contract.version));
     // Two schemas of the largest size keep a thread busy for a while.
-    let compared = tokio::task::spawn_blocking(move || compatibility::compare(&older, &newer));
-    let comparison = match compared.await {
-        Ok(comparison) => comparison,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    };
+    let comparison = apart::run(move || compatibility::compare(&older, &newer)).await;
     let [older, newer] = names;
     (comparison.verdict() != Verdict::Compatible).then_some(Conflict {
         older,

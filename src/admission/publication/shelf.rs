@@ -36,7 +36,7 @@ impl Book {
     pub async fn contract_apart(&self) -> Result<Contract, Unusable> {
         let (id, version) = (self.id.clone(), self.version.clone());
         let value = self.value.clone();
-        published::apart(move || published::contract(&value, &id, &version)).await?
+        published::contract_apart(value, id, version).await
     }
 }
 

@@ -3,6 +3,7 @@
 //! The digest is worked out anew; the one noted beside the body, its key, its signatures and who
 //! is trusted must all agree with it.
 
+use crate::apart;
 use crate::contract::published::{Published, Unusable};
 use crate::contract::trust::{Trust, Trusted, first_kid, integrity};
 use crate::contract::{Contract, ContractId};
@@ -76,7 +77,7 @@ pub(super) async fn judge(
 ) -> Judged {
     let (of, at) = (id.clone(), version.clone());
     // Reading may take milliseconds; the threads that answer others do not wait for it.
-    let read = tokio::task::spawn_blocking(move || read(&of, &at, &value, now)).await;
+    let read = apart::caught(move || read(&of, &at, &value, now)).await;
     let Ok((judged, contract)) = read else {
         return Judged::nothing(now).worse(Audit::Unreadable, "it could not be read");
     };

@@ -2,8 +2,9 @@
 //! who signed them.
 
 use super::Directory;
+use crate::apart;
 use crate::consul::{Instance, Poll};
-use crate::contract::published::{self, Published, Unusable};
+use crate::contract::published::{Published, Unusable};
 use crate::contract::trust::{self, Untrusted};
 use crate::contract::{Compiled, Contract, ContractId};
 use crate::identity::Digest;
@@ -169,8 +170,8 @@ async fn fetched(
     };
     let value = entry.ok_or_else(|| Error::Missing { key: key() })?.value;
     let (id, version) = (id.clone(), named.version.clone());
-    let read = published::apart(move || Published::read(&value)?.contract(&id, &version));
-    let read = read.await.and_then(|read| read);
+    let read = apart::caught(move || Published::read(&value)?.contract(&id, &version)).await;
+    let read = read.map_err(Unusable::Unread).flatten();
     let key = key();
     read.map_err(|source| Error::Unusable { key, source })
 }
