@@ -6,9 +6,8 @@
 //! - an answer that cannot be used changes nothing while a contract is served
 
 use super::serving::{Serving, Workers};
-use crate::admission::{
-    Handshake, HandshakeError, Health, PublicationError, check_version, contract_of,
-};
+use crate::admission::publication::{self, check_version};
+use crate::admission::{Handshake, HandshakeError, Health, contract_of};
 use crate::apart;
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
@@ -38,7 +37,7 @@ enum Fault {
     )]
     SameVersion { id: String, version: String },
     #[error("the contract that the application hands out now could not be registered")]
-    Published(#[from] PublicationError),
+    Published(#[from] publication::Error),
 }
 
 /// Keeps the contract of one place; a worker.

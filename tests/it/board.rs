@@ -573,7 +573,7 @@ async fn a_published_body_is_had_by_its_version() {
     consul.put(&pointer, "newest").await;
     let reply = ask(&collector, &format!("/v1/contract/{FRAUD}/current")).await;
     let detail = reply.problem(404, "not-found")["detail"].to_string();
-    let part = "names no current version; published are 1.0.1, 1.0.0";
+    let part = "has no current version; there are 1.0.1, 1.0.0";
     assert!(detail.contains(part), "{detail}");
     let url = format!("{}/v1/contract/{FRAUD}/1.0.0", collector.url());
     Reply::to(client().put(url))

@@ -6,13 +6,14 @@
 //! - what is found wrong is logged when it begins, when it changes and when it ends, not each time
 
 use super::Board;
-use super::index::{Entry, Index};
+use super::index::Index;
 use super::judge::{Judged, judge};
 use super::listing::Listing;
 use super::stored::{Found, read};
 use crate::backoff::Backoff;
 use crate::consul;
 use crate::contract::ContractId;
+use crate::contract::published::Entry;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;

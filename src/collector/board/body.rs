@@ -1,10 +1,10 @@
 //! One published body, read when somebody asks for it.
 
 use super::judge::{Judged, judge};
-use super::stored::pointed;
 use super::{Board, Error};
 use crate::consul::Poll;
 use crate::contract::ContractId;
+use crate::contract::published;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -16,8 +16,6 @@ use tokio::time::timeout;
 
 /// For all that one question asks of Consul.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Versions that a refusal names.
-const MOST_NAMED: usize = 20;
 
 /// Which of the versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,14 +39,14 @@ pub(in crate::collector) struct Text {
 pub(in crate::collector) enum Missing {
     #[error("{id} is not published")]
     Unknown { id: ContractId },
-    #[error("{id} has no published version {version}; there are {}", named(known))]
+    #[error("{id} has no current version; {}", published::told(known))]
+    Current { id: ContractId, known: Vec<Version> },
+    #[error("{id} has no published version {version}; {}", published::told(known))]
     Version {
         id: ContractId,
         version: String,
         known: Vec<Version>,
     },
-    #[error("{id} names no current version; published are {}", named(known))]
-    Current { id: ContractId, known: Vec<Version> },
     #[error("the published body of {id} {version} must not be used: {detail}")]
     Bad {
         id: ContractId,
@@ -57,19 +55,6 @@ pub(in crate::collector) enum Missing {
     },
     #[error("Consul cannot be asked for {id}, and no copy of it was kept: {reason}")]
     Away { id: ContractId, reason: String },
-}
-
-fn named(versions: &[Version]) -> String {
-    let shown: Vec<String> = versions
-        .iter()
-        .take(MOST_NAMED)
-        .map(Version::to_string)
-        .collect();
-    match versions.len() {
-        0 => "none".to_owned(),
-        count if count > MOST_NAMED => format!("{count}, the newest {}", shown.join(", ")),
-        _ => shown.join(", "),
-    }
 }
 
 impl Board {
@@ -99,7 +84,7 @@ impl Board {
             Wanted::Exactly(version) => version.clone(),
             Wanted::Current => {
                 let pointer = value(&layout.version(id.as_str())).await?;
-                match pointer.and_then(|value| pointed(id, &value)) {
+                match pointer.and_then(|value| published::pointed(id, &value)) {
                     Some(version) => version,
                     None => return Ok(Err(self.without_current(id))),
                 }
@@ -177,7 +162,7 @@ impl Board {
         if text == "current" {
             return Ok(Wanted::Current);
         }
-        let version = super::listing::version(id, text);
+        let version = published::version(id, text);
         version
             .map(Wanted::Exactly)
             .ok_or_else(|| self.unknown(id, text))

@@ -2,10 +2,10 @@
 
 use super::Board;
 use super::auditor::Audits;
-use super::index::Entry;
 use super::judge::Judged;
 use crate::consul::Instance;
 use crate::contract::ContractId;
+use crate::contract::published::Entry;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use crate::telemetry::metrics::Audit;

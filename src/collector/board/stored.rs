@@ -1,9 +1,9 @@
 //! What stands at the keys of one contract.
 
 use super::Error;
-use super::listing::version;
 use crate::consul::{Client, ErrorKind, KvEntry, Poll};
 use crate::contract::ContractId;
+use crate::contract::published::{Key, pointed};
 use bytes::Bytes;
 use semver::Version;
 use std::collections::HashMap;
@@ -41,12 +41,10 @@ pub(super) async fn read(
         bodies: HashMap::new(),
     };
     for entry in entries {
-        match entry.key.rsplit('/').next() {
-            Some("version") => found.pointer = pointed(id, &entry.value),
-            Some(name) => {
-                if let Some(version) = version(id, name) {
-                    found.bodies.insert(version, entry.value);
-                }
+        match Key::read(client.layout(), &entry.key) {
+            Some((_, Key::Pointer)) => found.pointer = pointed(id, &entry.value),
+            Some((_, Key::Body(version))) => {
+                found.bodies.insert(version, entry.value);
             }
             None => {}
         }
@@ -84,10 +82,4 @@ async fn one_by_one(
         }
     }
     Ok(entries)
-}
-
-/// Reads the pointer to the current version.
-pub(super) fn pointed(id: &ContractId, value: &[u8]) -> Option<Version> {
-    let text = std::str::from_utf8(value).ok()?;
-    version(id, text.trim())
 }

@@ -56,7 +56,7 @@ pub enum Why {
         "no [[trust.key]] for this contract has that kid; list the key, or sign with a listed one"
     )]
     Unlisted,
-    #[error("it names no kid, and so no listed key")]
+    #[error("it names no kid, and so no listed key; sign it with `--kid`")]
     Nameless,
     #[error(
         "another key than {0}, which counts for this family; sign with that, or list the new key as [[trust.key]] with ids that match"
@@ -88,8 +88,13 @@ impl fmt::Display for Faults<'_> {
             }
         }
         match self.0.len().saturating_sub(MOST_TOLD) {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more"),
+            0 => {}
+            more => write!(f, "; and {more} more")?,
+        }
+        let is_broken = |fault: &Fault| matches!(fault.why, Why::Signature(_));
+        match self.0.iter().any(is_broken) {
+            true => f.write_str("; sign it again after its last change"),
+            false => Ok(()),
         }
     }
 }

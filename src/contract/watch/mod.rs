@@ -19,11 +19,12 @@ mod minors;
 mod survey;
 mod usage;
 
-pub use bodies::{Published, Refusal};
+pub use bodies::Refusal;
 pub use canary::{Ratio, Ratios, Share};
 pub use family::Family;
 pub use survey::Survey;
 
+use super::published;
 use super::trust::Trust;
 use super::{Cache, Compiled, ContractId, Range};
 use crate::consul::{Client, Instance, Poll};
@@ -232,10 +233,7 @@ impl Directory {
         let key = self.client.layout().version(agent.id.as_str());
         let pointer = self.client.kv_get(&key, Poll::NOW).await;
         let pointer = pointer.ok().and_then(|answer| answer.value);
-        let current = pointer.and_then(|entry| {
-            let text = String::from_utf8_lossy(&entry.value);
-            text.trim().parse::<semver::Version>().ok()
-        });
+        let current = pointer.and_then(|entry| published::pointed(&agent.id, &entry.value));
         let view = agent.view.load_full();
         let mut told = None;
         // What instances name decides; the pointer only says which body matters most.
