@@ -6,7 +6,10 @@
 //!
 //! - a body that is not there yet is held against its neighbours of the same major first, and one
 //!   that breaks what they promise is not written
-//! - a neighbour that cannot be read is named and passed over: garbage must not block for ever
+//! - two that are written at one moment are compared once more, and taken back if they break each
+//!   other
+//! - a neighbour that cannot be read leaves open whether a contract breaks its promises, so a
+//!   person has to repair it or say that it may
 
 mod body;
 mod index;
@@ -62,6 +65,12 @@ pub enum Error {
         neighbours::told(.0)
     )]
     Breaking(Vec<Conflict>),
+    #[error(
+        "it cannot be compared with its neighbours: {}; repair or delete them, or publish with \
+         `contract publish --allow-breaking`",
+        .0.join("; ")
+    )]
+    Incomparable(Vec<String>),
     #[error("{id} {version} is not published; {}", published::told(.known))]
     Unpublished {
         id: String,
@@ -89,6 +98,7 @@ impl Error {
             | Error::Altered { .. }
             | Error::Foreign { .. }
             | Error::Breaking(_)
+            | Error::Incomparable(_)
             | Error::Unpublished { .. }
             | Error::Unwritable(_) => true,
             Error::Consul(error) => {

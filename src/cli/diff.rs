@@ -43,12 +43,28 @@ pub(super) fn diff(args: DiffArgs) -> Result<Exit, Failure> {
     } else {
         output::line(&human(&old, &new, &comparison));
     }
+    if let Some(doubt) = doubt(&old, &new) {
+        output::talk(&output::plain(&doubt));
+    }
     let is_fine = match verdict {
         Verdict::Compatible => true,
         Verdict::Undecided => args.allow_undecided,
         Verdict::Breaking => false,
     };
     Ok(output::verdict(is_fine))
+}
+
+/// Says why the new contract could not be published, however compatible it is.
+fn doubt(old: &Contract, new: &Contract) -> Option<String> {
+    let (id, from, to) = (&new.id, &old.version, &new.version);
+    if from == to && old.digest() != new.digest() {
+        return Some(format!(
+            "warning: both are {id} {to}, with different contents; a version that is published is \
+             never changed: raise it"
+        ));
+    }
+    (to < from)
+        .then(|| format!("warning: {to} is lower than {from}; are they the wrong way round?"))
 }
 
 fn human(old: &Contract, new: &Contract, comparison: &Comparison) -> String {

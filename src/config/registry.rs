@@ -7,6 +7,7 @@ use super::origin::Origin;
 use super::problem::Error;
 use super::settings::Consul;
 use super::{Source, assemble, layers};
+use crate::contract::trust;
 
 /// What publishing from a command line needs to know.
 #[derive(Debug, Clone)]
@@ -14,6 +15,8 @@ pub struct Registry {
     pub consul: Consul,
     /// Without `team-`; empty for none.
     pub team: String,
+    /// Whose signatures would be believed of what is published.
+    pub trust: trust::Config,
     /// Who is at the terminal: `USER@HOST`.
     pub person: String,
 }
@@ -25,6 +28,7 @@ impl Registry {
         let registry = Self {
             consul: assemble::consul(&mut reader, read.consul),
             team: reader.text("application.team"),
+            trust: super::trust::trust(&mut reader),
             person: person(source),
         };
         let mut problems = std::mem::take(&mut reader.problems);
@@ -35,6 +39,7 @@ impl Registry {
             whole_file
                 || variable
                 || problem.key.starts_with("consul.")
+                || problem.key.starts_with("trust.")
                 || problem.key == "application.team"
         }));
         match problems.is_empty() {

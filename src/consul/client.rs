@@ -1,6 +1,7 @@
 //! The verbs: what we ask of the local agent and, through it, of the cluster.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -271,6 +272,25 @@ impl Client {
             method: Method::PUT,
             url,
             body: value,
+            timeout: CALL_TIMEOUT,
+            may_miss: false,
+        };
+        let reply = self.inner.transport.call(call).await?;
+        from_json(&doing, &reply.body)
+    }
+
+    /// Deletes a key unless it was changed since `index`; false: it was.
+    pub async fn kv_delete(&self, key: &str, index: NonZeroU64) -> Result<bool, Error> {
+        let doing = format!("delete key {key:?}");
+        let mut url = self.kv_url(key, None)?;
+        // 0 would mean "whatever stands there".
+        url.set_query(Some(&format!("cas={index}")));
+        let call = Call {
+            operation: Operation::KvWrite,
+            doing: &doing,
+            method: Method::DELETE,
+            url,
+            body: Bytes::new(),
             timeout: CALL_TIMEOUT,
             may_miss: false,
         };

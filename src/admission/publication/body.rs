@@ -9,6 +9,7 @@ use crate::contract::published::Published;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use serde_json::value::RawValue;
+use std::num::NonZeroU64;
 
 /// What publishing came to.
 #[derive(Debug)]
@@ -62,9 +63,10 @@ pub async fn publish(
                     Some(compared) => compared,
                     None => neighbours::compared(client, contract).await?,
                 };
-                if !allow_breaking && !compared.conflicts.is_empty() {
-                    return Err(Error::Breaking(compared.conflicts));
-                }
+                let compared = match allow_breaking {
+                    true => compared,
+                    false => compared.permit()?,
+                };
                 let publication = Publication {
                     change: Change::Created,
                     left_out: 0,
@@ -74,6 +76,9 @@ pub async fn publish(
             }
         };
         if client.kv_put(&key, value, Some(index)).await? {
+            if publication.change == Change::Created && !allow_breaking {
+                hold_or_withdraw(client, contract, &key).await?;
+            }
             told(contract, &publication);
             return Ok(publication);
         }
@@ -81,6 +86,21 @@ pub async fn publish(
         step_back().await;
     }
     Err(Error::Contended { key })
+}
+
+/// Compares once more what was just written: another version may have been written at the same
+/// moment, and neither saw the other. Nobody serves ours yet, so it can still be taken back.
+async fn hold_or_withdraw(client: &Client, contract: &Contract, key: &str) -> Result<(), Error> {
+    let Err(refused) = neighbours::compared(client, contract).await?.permit() else {
+        return Ok(());
+    };
+    let entry = client.kv_get(key, Poll::CONSISTENT).await?.value;
+    let index = entry.and_then(|entry| NonZeroU64::new(entry.modify_index));
+    if let Some(index) = index {
+        // Changed meanwhile, it is another's as well, who will have compared it.
+        client.kv_delete(key, index).await?;
+    }
+    Err(refused)
 }
 
 /// Refuses a contract that could not be registered: its version is published with another body, or
@@ -93,10 +113,8 @@ pub async fn check_version(client: &Client, contract: &Contract) -> Result<(), E
         Ok(answer) => match answer.value {
             Some(entry) => merged_apart(&key, &entry, contract).await.map(|_| ()),
             None => match neighbours::compared(client, contract).await {
-                Ok(compared) if !compared.conflicts.is_empty() => {
-                    Err(Error::Breaking(compared.conflicts))
-                }
-                _ => Ok(()),
+                Ok(compared) => compared.permit().map(drop),
+                Err(_silent) => Ok(()),
             },
         },
         Err(_silent) => Ok(()),

@@ -1,8 +1,8 @@
 //! Holding a new contract against the published ones of its family and major.
 //!
 //! The nearest lower version and the nearest higher one decide: what is compatible with them fits
-//! into the line, for compatibility carries from each version to the next. Two that are written at
-//! the very same moment do not see each other.
+//! into the line, for compatibility carries from each version to the next. One that cannot be read
+//! cannot be compared with, which is no reason to take a contract for compatible.
 
 use super::Error;
 use super::shelf;
@@ -24,6 +24,19 @@ pub struct Neighbours {
     pub conflicts: Vec<Conflict>,
     /// Published contracts that cannot be read, each with the reason.
     pub passed_over: Vec<String>,
+}
+
+impl Neighbours {
+    /// Refuses what breaks its neighbours' promises, or may.
+    pub fn permit(self) -> Result<Self, Error> {
+        if !self.conflicts.is_empty() {
+            return Err(Error::Breaking(self.conflicts));
+        }
+        match self.passed_over.is_empty() {
+            true => Ok(self),
+            false => Err(Error::Incomparable(self.passed_over)),
+        }
+    }
 }
 
 /// Two versions of which the newer breaks, or may break, what the older promises.

@@ -1,6 +1,7 @@
 //! `contract publish`: body, version and index of the contracts of one file.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use semver::Version;
@@ -10,7 +11,9 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::{OutputArgs, client, file, output};
 use crate::config::Registry;
 use crate::consul::Client;
+use crate::contract::trust::Trust;
 use crate::contract::{self, Contract, Profile, lint};
+use crate::telemetry::log::Chain;
 
 use super::course::{Course, Done, Stop, Why, tell};
 use super::{Place, failed};
@@ -36,8 +39,13 @@ pub(in crate::cli) fn publish(args: PublishArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Usage);
     };
     let (registry, consul) = args.place.registry()?;
+    let trust = client::block_on(async {
+        let opened = Trust::open(registry.trust.clone(), None).await;
+        opened.map_err(|error| Failure::bug(&error))
+    })?;
     let desk = Desk {
         registry,
+        trust,
         consul,
         allow_breaking: args.allow_breaking,
         current: args.current,
@@ -49,6 +57,7 @@ pub(in crate::cli) fn publish(args: PublishArgs) -> Result<Exit, Failure> {
 /// Where contracts are published, and how.
 struct Desk {
     registry: Registry,
+    trust: Arc<Trust>,
     consul: Client,
     allow_breaking: bool,
     current: Option<Version>,
@@ -77,6 +86,11 @@ impl Desk {
     }
 
     async fn publish_one<'c>(&self, contract: &'c Contract) -> Result<Done<'c>, Why> {
+        // What readers with these settings would not use must not take a version for good.
+        let judged = self.trust.judge(contract).await;
+        judged.map_err(|untrusted| {
+            Why::Unpublished(Failure::Answer(Chain(&untrusted).to_string()))
+        })?;
         let by = format!("cli/{}", self.registry.person);
         let published =
             publication::publish(&self.consul, contract, &by, self.allow_breaking).await;

@@ -4,6 +4,7 @@ use super::*;
 use crate::support::application::Application;
 use crate::support::client::client;
 use crate::support::reply::Reply;
+use crate::support::signer::Signer;
 use crate::support::wait::wait_until;
 
 #[tokio::test]
@@ -160,7 +161,7 @@ async fn of_several_contracts_those_before_a_refusal_are_told() {
 }
 
 #[tokio::test]
-async fn garbage_next_door_is_named_and_passed_over() {
+async fn garbage_next_door_is_named_and_leaves_the_question_open() {
     let consul = Consul::start().await;
     let desk = Desk::at(&consul.address());
     desk.publish(&fraud("1.0.0"), &[]).with(0);
@@ -173,7 +174,14 @@ async fn garbage_next_door_is_named_and_passed_over() {
     put("1.0.1", "no contract".to_owned()).await;
     put("1.0.2", text.clone()).await;
     put("1.0.3", text.replace("\"high\"", "\"dangerous\"")).await;
-    let done = desk.publish(&fraud("1.0.4"), &["-o", "json"]).json(0);
+    let refused = desk.publish(&fraud("1.0.4"), &[]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    for version in ["1.0.3", "1.0.2", "1.0.1"] {
+        assert!(refused.err.contains(&body_key(version)), "{refused:?}");
+    }
+    assert!(refused.err.contains("--allow-breaking"), "{refused:?}");
+    let allowed = ["--allow-breaking", "-o", "json"];
+    let done = desk.publish(&fraud("1.0.4"), &allowed).json(0);
     let passed_over = done[0]["passed_over"].as_array().unwrap();
     let named: Vec<_> = passed_over
         .iter()
@@ -285,4 +293,52 @@ async fn the_current_version_is_lowered_by_hand_alone() {
     );
     assert_eq!(lowered["digest"], body(&consul, "1.0.0").await["digest"]);
     assert_ne!(lowered["digest"], raised["digest"]);
+}
+
+#[tokio::test]
+async fn versions_that_break_each_other_are_never_both_published_by_a_race() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    let files = [fraud("1.0.0"), stricter("1.0.1")].map(|contract| desk.file(&contract));
+    for round in 0..12 {
+        let racing: Vec<_> = files
+            .iter()
+            .map(|file| {
+                let mut command = desk.command(&["publish", file]);
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+                command.spawn().unwrap()
+            })
+            .collect();
+        let mut codes = Vec::new();
+        for mut child in racing {
+            codes.push(child.wait().unwrap().code());
+        }
+        let mut published = 0;
+        for version in ["1.0.0", "1.0.1"] {
+            published += usize::from(value(&consul, &body_key(version)).await.is_some());
+        }
+        assert!(published <= 1, "round {round}: {codes:?}");
+        let fine = codes.iter().filter(|code| **code == Some(0)).count();
+        assert_eq!(published, fine, "round {round}: {codes:?}");
+        let tree = format!("{}/v1/kv/hermes/?recurse", consul.address());
+        client().delete(tree).send().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_its_readers_would_not_believe_is_not_published() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    let signer = Signer::new();
+    let settings = format!(
+        "[trust]\nmode = 'pinned'\n[[trust.key]]\nfile = '{}'\nids = ['fraud-*']\n",
+        signer.public_file().display()
+    );
+    let settings = desk.write("hermes.toml", &settings);
+    let with = ["-c", settings.as_str()];
+    let refused = desk.publish(&fraud("1.0.0"), &with);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.err.contains("bears no signature"), "{refused:?}");
+    assert!(value(&consul, &body_key("1.0.0")).await.is_none());
+    desk.publish(&signer.sign(fraud("1.0.0")), &with).with(0);
 }
