@@ -89,10 +89,24 @@ impl Cache {
     ///
     /// A caller that no longer waits leaves its build to end by itself.
     pub async fn compiled_apart(&self, contract: Contract) -> Result<Arc<Compiled>, Arc<Problems>> {
-        let (cache, place) = (self.clone(), self.places.clone().acquire_owned().await);
+        let cache = self.clone();
+        self.apart(move || cache.compiled(&contract)).await
+    }
+
+    /// The same without keeping it: whether a contract is sound, before anybody believes it.
+    pub async fn sound_apart(&self, contract: Contract) -> Result<(), Arc<Problems>> {
+        let compile = move || Compiled::new(contract).map(drop).map_err(Arc::new);
+        self.apart(compile).await
+    }
+
+    async fn apart<T: Send + 'static>(
+        &self,
+        build: impl FnOnce() -> Result<T, Arc<Problems>> + Send + 'static,
+    ) -> Result<T, Arc<Problems>> {
+        let place = self.places.clone().acquire_owned().await;
         let built = apart::caught(move || {
             let _place = place;
-            cache.compiled(&contract)
+            build()
         });
         built.await.unwrap_or_else(|panicked| {
             let message = format!("the contract could not be compiled: {panicked}");

@@ -12,6 +12,8 @@ use crate::support::reply::Reply;
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::signer::Signer;
 use crate::support::wait::wait_for;
+use hermes_sidecar::contract::trust::sign;
+use hermes_sidecar::identity::key::KeyPair;
 use serde_json::{Value, json};
 use std::time::Duration;
 use toml::{Table, Value as Setting};
@@ -410,4 +412,51 @@ async fn a_served_contract_names_its_key() {
     );
     let told: Value = serde_json::from_str(&get_text(&url).await).unwrap();
     assert_eq!(told, signed);
+}
+
+#[tokio::test]
+async fn a_contract_that_nobody_can_use_pins_no_key() {
+    let stage = Stage::start().await;
+    let stranger = KeyPair::generate().unwrap();
+    let mut faulty = named("refund-check-v1.0");
+    faulty["input_schema"]["properties"]["user_id"]["type"] = "strin".into();
+    let signed = sign(&faulty.to_string(), &stranger, None).unwrap();
+    let faulty = serde_json::from_str(&signed.text.unwrap()).unwrap();
+    stage.offer(&faulty, &signed.kid).await;
+    let caller = stage.caller().start().await;
+    let problem = call(&caller, "refund-check-v1.0")
+        .await
+        .problem(503, "untrusted-contract");
+    assert!(text(&problem, "detail").contains("faults"), "{problem}");
+    let owner = Signer::new();
+    let sound = owner.sign(named("refund-check-v1.1"));
+    stage.offer(&sound, owner.kid()).await;
+    wait_served(&caller, "refund-check-v1.1").await;
+}
+
+#[tokio::test]
+async fn a_route_that_no_contract_has_is_not_called() {
+    let stage = Stage::start().await;
+    let contract = named("refund-check-v1.0");
+    stage.offer(&contract, "").await;
+    let path = "/v1/agent/service/refund-check-v1.0-bare";
+    let mut service = stage.consul.get(path).await.unwrap();
+    service["Name"] = service["Service"].take();
+    service["Meta"]["hermes_route"] = "DELETE /admin".into();
+    let fields = ["ID", "Name", "Address", "Port", "Tags", "Meta"];
+    let again: Value = fields
+        .map(|name| (name.to_owned(), service[name].take()))
+        .into_iter()
+        .collect();
+    let register = "/v1/agent/service/register";
+    stage.consul.put(register, again.to_string()).await;
+    let caller = stage.caller().start().await;
+    let problem = call(&caller, "refund-check-v1.0")
+        .await
+        .problem(503, "no-instance");
+    assert!(
+        text(&problem, "detail").contains("hermes_route"),
+        "{problem}"
+    );
+    assert_eq!(stage.application.calls("/admin"), 0);
 }

@@ -101,6 +101,11 @@ impl Trust {
         Ok(Arc::new(Self { config, pins }))
     }
 
+    /// Says whether a judgement may remember a key.
+    pub fn is_learning(&self) -> bool {
+        self.config.mode == Mode::Tofu
+    }
+
     /// Judges who signed a contract; in mode tofu a first key is remembered by this.
     pub async fn judge(&self, contract: &Contract) -> Result<Trusted, Untrusted> {
         if self.config.mode == Mode::Off {

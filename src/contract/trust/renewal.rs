@@ -33,9 +33,9 @@ pub enum SignError {
 
 /// Adds a signature by `pair` to a contract's text; the key is called by its thumbprint unless
 /// told otherwise. Signatures that the contract has outgrown are left out: they would be faults.
-pub fn sign(text: &str, pair: &KeyPair, kid: Option<&str>) -> Result<Renewed, SignError> {
+pub fn sign(text: &str, pair: &KeyPair, asked: Option<&str>) -> Result<Renewed, SignError> {
     let contract = Contract::from_slice(text.as_bytes())?;
-    let kid = kid.map_or_else(|| pair.public().thumbprint(), str::to_owned);
+    let kid = asked.map_or_else(|| pair.public().thumbprint(), str::to_owned);
     if !is_kid(&kid) {
         return Err(SignError::Kid);
     }
@@ -45,7 +45,10 @@ pub fn sign(text: &str, pair: &KeyPair, kid: Option<&str>) -> Result<Renewed, Si
     for value in &contract.signatures {
         let one = One::new(Signature::read(value));
         match one.by_own_key(&payload) {
-            Ok((kid, key)) if key == *pair.public() => before = Some(kid),
+            // Readers may list the key under the name that is asked for now.
+            Ok((there, key)) if key == *pair.public() && (asked.is_none() || there == kid) => {
+                before = Some(there);
+            }
             // A signature without its key may be good to somebody who has that.
             Ok(_) | Err(SignatureError::NoKey) => {}
             Err(_outgrown) => {

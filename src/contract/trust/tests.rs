@@ -379,9 +379,19 @@ fn signing_adds_renews_and_repeats_nothing() {
     assert_eq!((&first.kid, first.dropped.len()), (&thumbprint, 0));
     assert_eq!(first.contract.digest(), contract(&fraud()).digest());
     let text_one = first.text.unwrap();
-    // The same key again, also under another name.
-    let again = sign(&text_one, &one, Some("other")).unwrap();
+    // The same key again; under another name only if that is asked for.
+    let again = sign(&text_one, &one, None).unwrap();
     assert_eq!((again.text, again.kid), (None, thumbprint.clone()));
+    let renamed = sign(&text_one, &one, Some("other")).unwrap();
+    let text_other = renamed.text.unwrap();
+    let kids = integrity(&renamed.contract).unwrap();
+    assert_eq!(kids, [thumbprint.clone(), "other".to_owned()]);
+    assert!(
+        sign(&text_other, &one, Some("other"))
+            .unwrap()
+            .text
+            .is_none()
+    );
     let second = sign(&text_one, &two, Some("two")).unwrap();
     let kids = integrity(&second.contract).unwrap();
     assert_eq!(kids, [thumbprint.clone(), "two".to_owned()]);

@@ -19,6 +19,10 @@ pub enum Error {
          hermes_version and hermes_digest when it registers"
     )]
     Unnamed,
+    #[error(
+        "the instance names a route that no contract has (hermes_route); its registration was changed"
+    )]
+    Route,
     #[error("read {key}")]
     Read {
         key: String,
@@ -76,7 +80,7 @@ impl Error {
     pub fn is_untrusted(&self) -> bool {
         !matches!(
             self,
-            Error::Unnamed | Error::Read { .. } | Error::Missing { .. }
+            Error::Unnamed | Error::Route | Error::Read { .. } | Error::Missing { .. }
         )
     }
 
@@ -88,7 +92,9 @@ impl Error {
     /// Describes the body that an instance of `named` cannot be used with, if there is one.
     pub fn refusal(&self, named: &Named) -> Option<Refusal> {
         let (digest, kids) = match self {
-            Error::Unnamed | Error::Read { .. } | Error::Missing { .. } => return None,
+            Error::Unnamed | Error::Route | Error::Read { .. } | Error::Missing { .. } => {
+                return None;
+            }
             Error::Unusable { .. } => (named.digest, Vec::new()),
             Error::Mismatch { found, kids, .. } => (*found, kids.clone()),
             Error::Untrusted { source, .. } => (source.digest, source.kids.to_vec()),
@@ -110,6 +116,9 @@ pub fn named(id: &ContractId, instance: &Instance) -> Result<Named, Error> {
         .version()
         .and_then(|text| Version::parse(text).ok());
     let digest = instance.digest().and_then(|text| text.parse().ok());
+    if instance.has_route() && instance.route().is_none() {
+        return Err(Error::Route);
+    }
     match (version, digest) {
         (Some(version), Some(digest)) if id.has(&version) => Ok(Named {
             version,
@@ -145,6 +154,15 @@ pub async fn renewed(
         .body(id.as_str(), &named.version.to_string());
     let contract = fetched(directory, &key, id, named).await?;
     check(&contract, &key, named)?;
+    if directory.trust.is_learning() {
+        // Judging may remember a key for good, which a contract that nobody can use must not.
+        let sound = directory.cache.sound_apart(contract.clone()).await;
+        let sound = sound.map_err(Unusable::Faulty);
+        sound.map_err(|source| Error::Unusable {
+            key: key.clone(),
+            source,
+        })?;
+    }
     if let Err(untrusted) = directory.trust.judge(&contract).await {
         let source = Box::new(untrusted);
         return Err(Error::Untrusted { key, source });
