@@ -4,14 +4,20 @@
 //! its place; whatever else it asks for, a check may take only as many steps as its body allows.
 //! So no body and no schema keeps a thread for longer than `MOST_STEPS`.
 
-use jsonschema::PatternOptions;
+use std::collections::HashSet;
+
 use regex_automata::{
     dfa::{StartKind, dense},
     nfa::thompson::{self, WhichCaptures},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::{Problem, keyword, pointer::Pointer, schema, tree::Meter, tree::TEXT};
+use super::{
+    Problem, keyword,
+    pointer::Pointer,
+    schema,
+    tree::{Meter, Prices, TEXT},
+};
 
 /// The largest compiled pattern, in bytes.
 pub const MAX_PATTERN: usize = 256 * 1024;
@@ -19,6 +25,9 @@ pub const MAX_PATTERN: usize = 256 * 1024;
 const MAX_PATTERN_PROPERTIES: usize = 128;
 /// How many patterns a schema may have: judging one takes up to five milliseconds.
 const MAX_PATTERNS: usize = 512;
+/// How large all patterns of a schema together may be, compiled: that takes about 20 milliseconds
+/// for each megabyte.
+const MAX_PATTERNS_SIZE: usize = 4 * 1024 * 1024;
 /// What every check may take: about ten milliseconds.
 const FEWEST_STEPS: usize = 1_000_000;
 /// What each byte of a body may take besides. Bodies of services need about one.
@@ -36,33 +45,46 @@ const EXPLAIN_ERRORS: u32 = 512;
 const SMALL_AUTOMATON: usize = 128 * 1024;
 /// Steps for `TEXT` bytes under such a pattern.
 const PRICE: usize = 8;
+/// Steps for `TEXT` bytes that are held against a format.
+const FORMAT: usize = 8;
 /// Below this compiled size any other pattern is one step a byte at worst.
 const SMALL_PATTERN: usize = 1024;
 /// Bytes of a compiled pattern that one step passes over.
 const PATTERN_PER_STEP: usize = 32;
 
 /// Measures how much one check may do.
-pub fn meter(body: usize, per_text: u32) -> Meter {
+pub fn meter(body: usize, prices: Prices) -> Meter {
     let steps = FEWEST_STEPS.saturating_add(body.saturating_mul(STEPS_PER_BYTE));
     let steps = u32::try_from(steps.min(MOST_STEPS)).unwrap_or(u32::MAX);
-    Meter::new(steps, u32::MAX, per_text)
+    Meter::new(steps, u32::MAX, prices)
 }
 
 /// Measures how much explaining a failed check may do: few looks, and each string read twice.
-pub fn explaining(body: usize, per_text: u32) -> Meter {
-    let text = (body / TEXT).saturating_mul(per_text as usize);
+pub fn explaining(body: usize, prices: Prices) -> Meter {
+    let text = (body / TEXT).saturating_mul(prices.text as usize);
     let steps = EXPLAIN_STEPS.saturating_add(text.saturating_mul(2));
     let steps = u32::try_from(steps.min(MOST_STEPS)).unwrap_or(u32::MAX);
-    Meter::new(steps, EXPLAIN_ERRORS, per_text)
+    Meter::new(steps, EXPLAIN_ERRORS, prices)
 }
 
 /// Names what is seen to be dear.
 pub fn problems(schema: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut patterns = 0;
+    let mut size = 0;
     keyword::walk(schema, &mut |at, members| {
         patterns += patterns_of(members).count();
         problems.extend(broad(at, members));
+        for pattern in patterns_of(members) {
+            // Those after the bound are not even compiled.
+            if size > MAX_PATTERNS_SIZE || patterns > MAX_PATTERNS {
+                return;
+            }
+            size += places(pattern).map_or(MAX_PATTERN, |places| places.memory_usage());
+            if size > MAX_PATTERNS_SIZE {
+                problems.push(heavy(at, members, pattern));
+            }
+        }
     });
     if patterns > MAX_PATTERNS {
         let message =
@@ -84,6 +106,20 @@ fn broad(at: &Pointer, members: &Map<String, Value>) -> Option<Problem> {
     })
 }
 
+/// Names the pattern with which all patterns together become too large.
+fn heavy(at: &Pointer, members: &Map<String, Value>, pattern: &str) -> Problem {
+    let keyword = match members.get("pattern").and_then(Value::as_str) {
+        Some(own) if own == pattern => "pattern",
+        _ => "patternProperties",
+    };
+    let message = format!(
+        "with the pattern here the patterns of the schema take more than {} KiB compiled",
+        MAX_PATTERNS_SIZE / 1024
+    );
+    let remedy = "repeat smaller classes fewer times (\\w and \\p{L} are large), or bound lengths with \"maxLength\"";
+    Problem::new("cost", format!("{at}/{keyword}"), message, remedy)
+}
+
 fn patterns_of(members: &Map<String, Value>) -> impl Iterator<Item = &str> {
     let one = members.get("pattern").and_then(Value::as_str);
     let many = members.get("patternProperties").and_then(Value::as_object);
@@ -91,36 +127,65 @@ fn patterns_of(members: &Map<String, Value>) -> impl Iterator<Item = &str> {
     one.into_iter().chain(many)
 }
 
-/// Finds the steps that `TEXT` bytes of a string cost under the dearest pattern of a schema whose
-/// patterns are sound.
-pub fn per_text(schema: &Value) -> u32 {
-    let mut dearest = 1;
+/// Finds what looks at text cost under a schema whose patterns are sound.
+pub fn prices(schema: &Value) -> Prices {
+    let (mut text, mut widest, mut all, mut is_closed) = (1, 0, 0, false);
+    let mut judged = HashSet::new();
     keyword::walk(schema, &mut |_, members| {
-        for pattern in patterns_of(members) {
-            dearest = dearest.max(price(pattern));
+        if members.get("format").is_some_and(is_asserted) {
+            text = text.max(FORMAT);
         }
+        for pattern in patterns_of(members) {
+            if judged.insert(pattern) {
+                text = text.max(price(pattern, text));
+            }
+        }
+        let names = members.get("patternProperties").and_then(Value::as_object);
+        let many = names.map_or(0, Map::len);
+        (widest, all) = (many.max(widest), many + all);
+        is_closed |= members.contains_key("unevaluatedProperties");
     });
-    u32::try_from(dearest).unwrap_or(u32::MAX)
+    // It gathers the patterns of what stands beside it, and walks over the members once for all.
+    let patterns = if is_closed { all } else { widest };
+    Prices {
+        text: u32::try_from(text).unwrap_or(u32::MAX),
+        patterns_per_name: u32::try_from(patterns).unwrap_or(u32::MAX),
+    }
+}
+
+fn is_asserted(format: &Value) -> bool {
+    format
+        .as_str()
+        .is_some_and(|name| schema::FORMATS.contains(&name))
 }
 
 /// Most patterns read a byte in no time. Where the automaton does not fit, though, every place in
 /// the pattern may have to be followed at each byte.
-fn price(pattern: &str) -> usize {
+///
+/// What could not be dearer than `known` is not judged closely, since that takes the most time.
+fn price(pattern: &str, known: usize) -> usize {
+    let size = places(pattern).map_or(MAX_PATTERN, |places| places.memory_usage());
+    let at_worst = match size {
+        0..=SMALL_PATTERN => TEXT,
+        size => size * TEXT / PATTERN_PER_STEP,
+    };
+    if at_worst <= known {
+        return known;
+    }
     if is_through_soon(pattern) || has_small_automaton(pattern) {
         return PRICE;
     }
-    let probe = json!({ "pattern": pattern });
-    let fits = |size: &usize| {
-        let limited = PatternOptions::regex().size_limit(*size);
-        let options = schema::options().with_pattern_options(limited);
-        options.build(&probe).is_ok()
-    };
-    let sizes = std::iter::successors(Some(SMALL_PATTERN), |size| Some(size * 4));
-    let size = sizes.take_while(|size| *size < MAX_PATTERN).find(fits);
-    match size.unwrap_or(MAX_PATTERN) {
-        SMALL_PATTERN => TEXT,
-        size => size * TEXT / PATTERN_PER_STEP,
-    }
+    at_worst
+}
+
+/// Compiles a pattern to the places it has, as far as it is within the bound.
+fn places(pattern: &str) -> Option<thompson::NFA> {
+    let translated = jsonschema_regex::to_rust_regex(pattern).ok()?;
+    let places = thompson::Config::new()
+        .which_captures(WhichCaptures::None)
+        .nfa_size_limit(Some(MAX_PATTERN));
+    let mut compiler = thompson::Compiler::new();
+    compiler.configure(places).build(&translated).ok()
 }
 
 /// Answers whether a pattern is through after as many characters as it has places, whatever
@@ -148,6 +213,8 @@ fn has_small_automaton(pattern: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::contract::{Validator, guard};
 
@@ -223,7 +290,7 @@ mod tests {
         let validator = Validator::compile(&schema).unwrap();
         let document = guard::parse(body.as_bytes(), &guard::Limits::default()).unwrap();
         // A quarter of what is allowed is enough.
-        let meter = meter(body.len() / 4, per_text(&schema));
+        let meter = meter(body.len() / 4, prices(&schema));
         assert!(validator.is_valid(&document, &meter) && !meter.is_spent());
     }
 
@@ -238,9 +305,9 @@ mod tests {
             "^(?:[0-9]{1,3}\\.){3}[0-9]{1,3}$",
             "foo|bar",
         ] {
-            assert_eq!(price(pattern), PRICE, "{pattern}");
+            assert_eq!(price(pattern, 1), PRICE, "{pattern}");
         }
-        let [small, large] = ["[ab]*a[ab]{20}$", "[ab]*a[ab]{500}c"].map(price);
+        let [small, large] = ["[ab]*a[ab]{20}$", "[ab]*a[ab]{500}c"].map(|pattern| price(pattern, 1));
         assert!(PRICE < small && small < large, "{small} {large}");
     }
 
