@@ -103,6 +103,9 @@ pub struct Prices {
     pub text: u32,
     /// The most patterns that one walk over members may hold each name against.
     pub patterns_per_name: u32,
+    /// The most binary places by which a fraction that numbers are divided by is away from one; 0
+    /// where nothing is divided exactly.
+    pub fraction: u32,
 }
 
 /// How many bytes of a string are read for the price of one step, where no pattern or format makes
@@ -114,6 +117,10 @@ const CALL: usize = 4;
 const COMPARED: usize = 256;
 /// Steps for a node that stands for a name: it is made for the purpose.
 const NAME_NODE: usize = 6;
+/// Steps for dividing two numbers exactly, however near to one they are.
+const DIVISION: usize = 20;
+/// Square binary places that an exact division gets through in one step.
+const PLACES_DIVIDED: usize = 640;
 
 impl Meter {
     pub fn new(steps: u32, errors: u32, prices: Prices) -> Self {
@@ -157,6 +164,16 @@ impl Meter {
             return self.pay(1 + name.len() / TEXT);
         }
         self.pay((1 + patterns).saturating_mul(CALL + self.price_of(name)))
+    }
+
+    /// Pays for a look at a number, which may be there to divide it.
+    fn pay_for_number(&self, number: &sonic_rs::Number) -> bool {
+        let places = self.prices.fraction as usize;
+        if places == 0 {
+            return true;
+        }
+        let places = places + number.as_f64().map_or(0, binary_places) as usize;
+        self.pay(DIVISION + places * places / PLACES_DIVIDED)
     }
 
     /// Answers whether one more error may be made.
@@ -244,7 +261,9 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     }
 
     fn as_number(&self) -> Option<Number> {
-        self.look()?.as_number().map(Number)
+        let number = self.look()?.as_number()?;
+        let is_paid = self.meter.is_none_or(|meter| meter.pay_for_number(&number));
+        is_paid.then_some(Number(number))
     }
 
     fn as_boolean(&self) -> Option<bool> {
@@ -510,6 +529,12 @@ impl Json for Tree {
             meter: None,
         })
     }
+}
+
+/// Counts by how many binary places a number is larger or smaller than one.
+pub fn binary_places(number: f64) -> u32 {
+    let exponent = (number.to_bits() >> 52) & 0x7ff;
+    u32::try_from(exponent.abs_diff(1023)).unwrap_or(u32::MAX)
 }
 
 /// Pays for a copy of a subtree and for hashing it.
