@@ -10,7 +10,8 @@ pub mod task;
 // (after `task`, whose ids it carries)
 pub mod context;
 
-// 1 instruments: keys and digests; metrics and log setup
+// 1 instruments: threads for long work; keys and digests; metrics and log setup
+pub mod apart;
 pub mod identity;
 pub mod telemetry;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What is read of a health reply; longer ones are not looked into.
+/// What is read of a health reply; a longer one says neither status nor version.
 const MOST_BYTES: usize = 64 * 1024;
 
 /// Texts of `status` that mean "not well" although the code is 2xx.
@@ -125,6 +125,8 @@ pub enum Error {
     Status { path: String, status: u16 },
     #[error("{path} says status {text:?}")]
     Says { path: String, text: String },
+    #[error("{path} answered more than {MOST_BYTES} bytes of JSON, which nobody reads; shorten it")]
+    Long { path: String },
 }
 
 /// Asks again and again; a worker.
@@ -237,10 +239,16 @@ impl Prober {
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(failed)? {
             body.extend_from_slice(&piece);
-            if body.len() > MOST_BYTES {
-                body.clear();
-                break;
+            if body.len() <= MOST_BYTES {
+                continue;
             }
+            if body.trim_ascii_start().first() == Some(&b'{') && response.status().is_success() {
+                let path = path.to_owned();
+                return Err(Error::Long { path });
+            }
+            // A page for people says nothing but that it is there.
+            body.clear();
+            break;
         }
         Ok((response.status(), body))
     }
@@ -288,7 +296,7 @@ fn judge(path: &str, status: StatusCode, body: &[u8]) -> Result<Versions, Error>
     };
     let text = |value: &Value| value.as_str().map(str::to_owned);
     if let Some(said) = reply.get("status").and_then(Value::as_str)
-        && ILL.contains(&said)
+        && ILL.iter().any(|ill| ill.eq_ignore_ascii_case(said))
     {
         let text = said.to_owned();
         return Err(Error::Says { path: path(), text });
@@ -375,6 +383,7 @@ mod tests {
             (r#"{"status":7}"#, true),
             (r#"{"status":"starting"}"#, false),
             (r#"{"status":"down"}"#, false),
+            (r#"{"status":"OUT_OF_SERVICE"}"#, false),
             (r#"{"status":"error","version":"1.0.0"}"#, false),
         ] {
             assert_eq!(versions(reply).is_ok(), well, "{reply}");

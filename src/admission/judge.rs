@@ -51,6 +51,15 @@ struct Memory {
     retry: Backoff,
 }
 
+/// What came of a trial.
+enum Tried {
+    /// The application is another, so the trial says nothing.
+    Changed,
+    Failed,
+    /// It holds, also where there was nothing to try.
+    Passed,
+}
+
 impl Judge {
     /// Runs until the process leaves.
     pub async fn run(mut self) {
@@ -123,9 +132,9 @@ impl Judge {
         if memory.tried.as_ref() != Some(&start) {
             memory.tried = None;
             match self.try_out(&start).await {
-                None => return Some(Duration::ZERO),
-                Some(false) => return Some(memory.wait()),
-                Some(true) => memory.tried = Some(start),
+                Tried::Changed => return Some(Duration::ZERO),
+                Tried::Failed => return Some(memory.wait()),
+                Tried::Passed => memory.tried = Some(start),
             }
         }
         let steps = self.standing.borrow().steps.clone();
@@ -185,8 +194,8 @@ impl Judge {
         }
     }
 
-    /// Lets the application show what it can; nothing if it changed meanwhile.
-    async fn try_out(&mut self, start: &Start) -> Option<bool> {
+    /// Lets the application show what it can.
+    async fn try_out(&mut self, start: &Start) -> Tried {
         let step = AdmissionStep::Trial;
         let version = start.version.as_deref().unwrap_or("no version");
         self.put(
@@ -200,21 +209,23 @@ impl Judge {
             let running = "the trial calls are under way".to_owned();
             self.put(step, StepResult::Running, running, self.again());
         }
-        match self.verdict(start).await? {
-            Ok(Passed::Calls(calls)) => self.passed(step, format!("{calls} calls, all good")),
-            Ok(Passed::NoProbe) => {
+        match self.verdict(start).await {
+            None => return Tried::Changed,
+            Some(Ok(Passed::Calls(calls))) => self.passed(step, format!("{calls} calls, all good")),
+            Some(Ok(Passed::NoProbe)) => {
                 let detail = "no probe: the contract has none, so nothing was tried";
                 self.skipped(step, detail.to_owned());
             }
-            Err(failure) => {
+            Some(Err(failure)) => {
                 self.failed(step, Chain(&failure).to_string());
-                return Some(false);
+                return Tried::Failed;
             }
         }
-        Some(true)
+        Tried::Passed
     }
 
-    /// Runs the trial as long as the application is the one that it began with.
+    /// Runs the trial as long as the application is the one that it began with; nothing if it
+    /// changed meanwhile.
     async fn verdict(&mut self, start: &Start) -> Option<Result<Passed, Failure>> {
         let trial = self.trial.clone();
         let mut trial = std::pin::pin!(trial.run());
@@ -281,18 +292,18 @@ impl Judge {
 
     fn tell(&self, step: AdmissionStep, now: &Step) {
         let contract = self.ours.contract.contract.id.as_str();
-        let (step, result) = (step.as_str(), now.result.as_str());
+        let (name, result) = (step.as_str(), now.result.as_str());
         let detail = now.detail.as_str();
         match (now.result, step) {
             (StepResult::Waiting | StepResult::Running, _) => {
-                tracing::debug!(contract, step, result, detail, "step of admission");
+                tracing::debug!(contract, step = name, result, detail, "step of admission");
             }
             // That a contract is unsigned is told where it is judged.
-            (StepResult::Passed, _) | (StepResult::Skipped, "signature") => {
-                tracing::info!(contract, step, result, detail, "step of admission");
+            (StepResult::Passed, _) | (StepResult::Skipped, AdmissionStep::Signature) => {
+                tracing::info!(contract, step = name, result, detail, "step of admission");
             }
             (StepResult::Skipped | StepResult::Failed, _) => {
-                tracing::warn!(contract, step, result, detail, "step of admission");
+                tracing::warn!(contract, step = name, result, detail, "step of admission");
             }
         }
     }

@@ -25,7 +25,6 @@ pub use health::{
     Config as HealthConfig, Error as HealthError, Health, Prober, Speaks as HealthSpeaks,
 };
 pub use judge::Judge;
-pub use publication::{Error as PublicationError, check_version};
 pub use registrar::{Record, Registrar};
 pub use standing::{Reader, Standing, Step, StepResult};
 pub use trial::{Limits as TrialLimits, OwnRoute, Trials, plan as plan_trial};

@@ -18,10 +18,12 @@ mod signatures;
 pub use body::{Change, Publication, check_version, publish};
 pub use index::{Team, follow};
 pub use neighbours::{Conflict, Neighbours};
-pub use pointer::{Raise, current, point, raise};
-pub use shelf::{Book, Shelf, Unusable, list, read, told, versions};
+pub use pointer::{Pointed, Raise, current, point, raise};
+pub use shelf::{Book, Shelf, list, read, versions};
 
+use crate::apart::Panicked;
 use crate::consul::{self, ErrorKind};
+use crate::contract::published;
 use crate::contract::trust::MOST_SIGNATURES;
 use crate::identity::Digest;
 use semver::Version;
@@ -51,20 +53,31 @@ pub enum Error {
     Altered { key: String, ours: Digest },
     #[error("{key} holds something that is no published contract; remove it")]
     Foreign { key: String },
-    #[error("{key} is being changed by others all the time")]
+    #[error("read what {key} holds")]
+    Unread { key: String, source: Panicked },
+    #[error("{key} is being changed by others all the time; publish again once they are done")]
     Contended { key: String },
     #[error(
         "{}; raise the major, or publish with `contract publish --allow-breaking`",
         neighbours::told(.0)
     )]
     Breaking(Vec<Conflict>),
-    #[error("{id} {version} is not published; {}", shelf::told(.known))]
+    #[error("{id} {version} is not published; {}", published::told(.known))]
     Unpublished {
         id: String,
         version: Version,
         known: Vec<Version>,
     },
-    #[error("the contract cannot be written as JSON")]
+    #[error(
+        "{key} holds {found:?}, which is no version of {id}; `contract publish` replaces it, with \
+         --current VERSION by a version of your choice"
+    )]
+    Pointer {
+        key: String,
+        id: String,
+        found: String,
+    },
+    #[error("the contract cannot be written as JSON; find out why with `contract lint`")]
     Unwritable(#[from] serde_json::Error),
 }
 
@@ -81,7 +94,8 @@ impl Error {
             Error::Consul(error) => {
                 matches!(error.kind(), ErrorKind::Denied | ErrorKind::Invalid)
             }
-            Error::Contended { .. } => false,
+            // Whoever registers or publishes replaces the pointer.
+            Error::Pointer { .. } | Error::Unread { .. } | Error::Contended { .. } => false,
         }
     }
 }

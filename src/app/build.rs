@@ -4,7 +4,7 @@ use super::delivery::{Delivery, looked_up};
 use super::handshake::Follower;
 use super::ready::Readiness;
 use super::reload::Reload;
-use super::serving::{Parts, Serving};
+use super::serving::{Means, Serving};
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
@@ -253,7 +253,7 @@ impl Builder {
             bound,
             self.addresses.public.as_ref(),
         ));
-        let serving = Arc::new(Serving::new(Parts {
+        let serving = Arc::new(Serving::new(Means {
             admission,
             client: self.client.clone(),
             metrics: self.metrics.clone(),

@@ -58,7 +58,10 @@ impl Collector {
         };
         if let Some(client) = client.clone() {
             let trust = compose::trust(&settings, Some(collector.store().clone())).await?;
-            follow(collector.follow(client, trust), phase.clone(), &mut workers);
+            let following = collector.follow(client, trust);
+            if let Some(following) = following {
+                follow(following, phase.clone(), &mut workers);
+            }
         }
         let clients = match own.token_file {
             Some(_) => Clients::Optional,

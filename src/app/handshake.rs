@@ -6,9 +6,9 @@
 //! - an answer that cannot be used changes nothing while a contract is served
 
 use super::serving::{Serving, Workers};
-use crate::admission::{
-    Handshake, HandshakeError, Health, PublicationError, check_version, contract_of,
-};
+use crate::admission::publication::{self, check_version};
+use crate::admission::{Handshake, HandshakeError, Health, contract_of};
+use crate::apart;
 use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -37,7 +37,7 @@ enum Fault {
     )]
     SameVersion { id: String, version: String },
     #[error("the contract that the application hands out now could not be registered")]
-    Published(#[from] PublicationError),
+    Published(#[from] publication::Error),
 }
 
 /// Keeps the contract of one place; a worker.
@@ -112,7 +112,7 @@ impl Follower {
 
     /// Waits until the application hands out another contract that can be served.
     async fn another(&self, mut known: Known) -> Known {
-        let mut health = self.serving.parts.health.clone();
+        let mut health = self.serving.means.health.clone();
         let mut said = String::new();
         // Whatever it answers, even another version every time, it is not asked, and Consul not
         // told, more often than its health is looked at.
@@ -149,7 +149,7 @@ impl Follower {
         if let Some(now) = &now
             && now.contract.digest != known.contract.digest
         {
-            check_version(&self.serving.parts.client, &now.contract.contract).await?;
+            check_version(&self.serving.means.client, &now.contract.contract).await?;
         }
         Ok(now)
     }
@@ -180,13 +180,9 @@ impl Follower {
             return Ok(None);
         }
         let text = reply.clone();
-        let source = &self.serving.parts.sources[self.at];
+        let source = &self.serving.means.sources[self.at];
         let (method, path) = (source.method.as_str(), source.path.clone());
-        let made = tokio::task::spawn_blocking(move || contract_of(&text, method, &path)).await;
-        let contract = match made {
-            Ok(made) => made?,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        };
+        let contract = apart::run(move || contract_of(&text, method, &path)).await?;
         self.check(&contract, known.map(|known| &*known.contract))?;
         Ok(Some(Known { reply, contract }))
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// What every contract needs, whichever it is.
-pub struct Parts {
+pub struct Means {
     pub admission: Arc<admission::Config>,
     pub client: Client,
     pub metrics: Arc<Metrics>,
@@ -30,7 +30,7 @@ pub struct Parts {
 
 /// Puts contracts to work, place by place of the configuration.
 pub struct Serving {
-    pub parts: Parts,
+    pub means: Means,
     /// What requests are routed by.
     rosters: Rosters,
     /// What readiness is read from.
@@ -47,19 +47,19 @@ pub struct Workers {
 
 impl Serving {
     /// Begins with every contract awaited.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(means: Means) -> Self {
         let reason: Arc<str> = "it has not been asked yet".into();
         let awaited = |source: &ContractSource| Place::Awaited {
             style: style(source),
             reason: reason.clone(),
         };
         let entry = |_: &ContractSource| Entry::Awaited(reason.clone());
-        let sources = &parts.sources;
+        let sources = &means.sources;
         Self {
             rosters: watch::Sender::new(Roster::new(sources.iter().map(awaited).collect())),
             entries: watch::Sender::new(sources.iter().map(entry).collect()),
             versions: watch::Sender::new(Vec::new()),
-            parts,
+            means,
         }
     }
 
@@ -73,7 +73,7 @@ impl Serving {
 
     /// Serves `contract` at one place, instead of what is there; its workers end with `phase`.
     pub fn take(&self, at: usize, contract: Arc<Compiled>, phase: &Observer) -> Workers {
-        let source = &self.parts.sources[at];
+        let source = &self.means.sources[at];
         let style = style(source);
         let route = style.route(contract.contract.id.as_str());
         let ours = Ours {
@@ -84,10 +84,10 @@ impl Serving {
         };
         let (standing, reader) = watch::channel(Standing::starting());
         let (registrar, record) = Registrar::new(
-            self.parts.admission.clone(),
+            self.means.admission.clone(),
             ours.clone(),
-            self.parts.client.clone(),
-            self.parts.metrics.clone(),
+            self.means.client.clone(),
+            self.means.metrics.clone(),
             reader.clone(),
             phase.clone(),
         );
@@ -100,11 +100,11 @@ impl Serving {
             source.allow.clone(),
             format!(
                 "{}-{}",
-                self.parts.client.layout().service(&id),
-                self.parts.instance
+                self.means.client.layout().service(&id),
+                self.means.instance
             ),
             reader.clone(),
-            self.parts.metrics.contract(Direction::Inbound, &id),
+            self.means.metrics.contract(Direction::Inbound, &id),
         );
         self.put(at, Place::Served(Arc::new(served)));
         self.entries.send_modify(|entries| {
@@ -115,13 +115,13 @@ impl Serving {
             };
         });
         let judge = Judge {
-            config: self.parts.admission.clone(),
-            trust: self.parts.trust.clone(),
-            trial: self.parts.trials.of(&ours),
+            config: self.means.admission.clone(),
+            trust: self.means.trust.clone(),
+            trial: self.means.trials.of(&ours),
             ours,
             versions: self.versions.subscribe(),
-            metrics: self.parts.metrics.clone(),
-            health: self.parts.health.clone(),
+            metrics: self.means.metrics.clone(),
+            health: self.means.health.clone(),
             lifecycle: phase.clone(),
             standing,
         };
@@ -131,7 +131,7 @@ impl Serving {
     /// Shows why the contract of a place is not there.
     pub fn wait(&self, at: usize, reason: &str) {
         let reason: Arc<str> = reason.into();
-        let style = style(&self.parts.sources[at]);
+        let style = style(&self.means.sources[at]);
         self.entries
             .send_modify(|entries| entries[at] = Entry::Awaited(reason.clone()));
         self.put(at, Place::Awaited { style, reason });
@@ -167,20 +167,20 @@ impl Serving {
     pub fn withdrawn(&self, compiled: &Compiled) {
         let (version, digest) = announced(compiled);
         let id = compiled.contract.id.as_str();
-        self.parts
+        self.means
             .metrics
-            .serves_no_more(&self.parts.admission.team, id, &version, &digest);
+            .serves_no_more(&self.means.admission.team, id, &version, &digest);
     }
 
     fn announce(&self, compiled: &Compiled) {
         let contract = &compiled.contract;
         let (version, digest) = announced(compiled);
         let id = contract.id.as_str();
-        self.parts
+        self.means
             .metrics
-            .serves(&self.parts.admission.team, id, &version, &digest);
+            .serves(&self.means.admission.team, id, &version, &digest);
         let timeout = contract.constraints.timeout;
-        self.parts
+        self.means
             .metrics
             .contract_taken(id, timeout, Timestamp::now());
     }

@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::json;
 
 use crate::contract::compatibility::{Comparison, Verdict, compare};
-use crate::contract::{Compiled, Contract, openapi};
+use crate::contract::{self, Contract};
 
 use super::exit::{Exit, Failure};
-use super::{OutputArgs, lint, output};
+use super::{OutputArgs, file, output};
 
 #[derive(Debug, Args)]
 pub(super) struct DiffArgs {
@@ -88,22 +88,11 @@ fn human(old: &Contract, new: &Contract, comparison: &Comparison) -> String {
 }
 
 /// Reads every contract of a file.
-fn read(path: &PathBuf) -> Result<Vec<Contract>, Failure> {
-    let files = lint::read(std::slice::from_ref(path))?;
-    let mut contracts = Vec::new();
-    for (name, body) in &files {
-        let read = match openapi::is_document(body) {
-            true => {
-                openapi::read(body).map(|all| all.into_iter().map(|one| one.contract).collect())
-            }
-            false => Contract::from_slice(body)
-                .and_then(Compiled::new)
-                .map(|one| vec![one.contract]),
-        };
-        let unreadable = |problems| Failure::Usage(format!("{name} is no contract: {problems}"));
-        contracts.extend(read.map_err(unreadable)?);
-    }
-    Ok(contracts)
+fn read(path: &Path) -> Result<Vec<Contract>, Failure> {
+    contract::all_from_file(&file::read(path)?).map_err(|problems| {
+        let name = path.display();
+        Failure::Usage(format!("{name} is no contract: {problems}"))
+    })
 }
 
 /// Picks the two that belong together: a document may hold contracts of several families.

@@ -31,6 +31,9 @@ pub(super) struct ExplainArgs {
     /// Region of the call; default: the sidecar's own.
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
+    /// UTC offset of the call, e.g. +08:00.
+    #[arg(long, value_name = "OFFSET", allow_hyphen_values = true)]
+    utc_offset: Option<String>,
     /// Length that the call names as its deadline, e.g. 800ms.
     #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
@@ -125,6 +128,9 @@ fn path(args: &ExplainArgs) -> Result<String, Failure> {
     if let Some(region) = &args.region {
         pairs.append_pair("region", region);
     }
+    if let Some(utc_offset) = &args.utc_offset {
+        pairs.append_pair("utc_offset", utc_offset);
+    }
     if let Some(deadline) = args.deadline {
         pairs.append_pair("deadline_ms", &deadline.as_millis().to_string());
     }
@@ -186,6 +192,38 @@ fn drawn(explanation: &Explanation, palette: Palette) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ExplainArgs,
+    }
+
+    #[test]
+    fn what_a_call_may_say_is_put_into_the_question() {
+        let line = [
+            "explain",
+            "a@^1",
+            "--task-id",
+            "t-1",
+            "--tag",
+            "gpu",
+            "--region",
+            "eu",
+            "--utc-offset",
+            "-03:30",
+            "--deadline",
+            "2s",
+        ];
+        let path = path(&Line::parse_from(line).args).unwrap();
+        assert_eq!(
+            path,
+            "/explain?agent=a%40%5E1&task_id=t-1&tag=gpu&region=eu&utc_offset=-03%3A30&deadline_ms=2000"
+        );
+        let path = |offset| super::path(&Line::parse_from([&line[..9], &[offset]].concat()).args);
+        assert!(path("+08:00").unwrap().ends_with("&utc_offset=%2B08%3A00"));
+    }
 
     #[test]
     fn an_explanation_is_drawn_in_the_order_of_preference() {

@@ -1,6 +1,5 @@
 //! `contract lint`: judges contract files.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -8,10 +7,7 @@ use clap::{Args, ValueEnum};
 use crate::contract::{Profile, lint};
 
 use super::exit::{Exit, Failure};
-use super::output;
-
-/// Far beyond the 256 KiB a contract may have, which the linter itself reports.
-const MAX_FILE_BYTES: u64 = 4 << 20;
+use super::{file, output};
 
 #[derive(Debug, Args)]
 pub(super) struct LintArgs {
@@ -44,7 +40,7 @@ pub(super) fn lint(args: LintArgs) -> Result<Exit, Failure> {
         Rules::Default => Profile::Default,
         Rules::Strict => Profile::Strict,
     };
-    let findings = lint::lint(&read(&args.files)?, profile);
+    let findings = lint::lint(&file::read_all(&args.files)?, profile);
     let is_fine = !lint::has_errors(&findings);
     let text = match args.output {
         Format::Text => lint::human(&findings, profile),
@@ -64,24 +60,4 @@ fn within_folder(mut findings: Vec<lint::Finding>) -> Vec<lint::Finding> {
         }
     }
     findings
-}
-
-/// Reads files whole, each with the name it was given.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    let read = |path: &Path| {
-        let mut body = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut body))?;
-        Ok(body)
-    };
-    paths
-        .iter()
-        .map(|path| match read(path) {
-            Ok(body) => Ok((path.display().to_string(), body)),
-            Err(source) => Err(Failure::Read {
-                path: path.clone(),
-                source,
-            }),
-        })
-        .collect()
 }

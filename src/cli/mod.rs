@@ -10,6 +10,7 @@ mod client;
 mod diff;
 mod exit;
 mod explain;
+mod file;
 mod invoke;
 mod keygen;
 mod lint;

@@ -14,7 +14,7 @@ use crate::contract::openapi::{self, Description};
 use crate::contract::{Compiled, Contract, ContractId, Problems};
 
 use super::exit::{Exit, Failure};
-use super::{OutputArgs, lint, output};
+use super::{OutputArgs, file, output};
 
 /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
 ///
@@ -53,7 +53,7 @@ fn plain_path(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn openapi(args: OpenapiArgs) -> Result<Exit, Failure> {
-    let files = lint::read(&args.files)?;
+    let files = file::read_all(&args.files)?;
     let documents = files
         .iter()
         .filter(|(_, body)| openapi::is_document(body))

@@ -1,5 +1,6 @@
 //! `contract publish`, `list` and `get`: what is published in Consul.
 
+mod course;
 mod get;
 mod list;
 mod publish;
@@ -43,7 +44,7 @@ impl Place {
     }
 }
 
-/// Says what publishing came to grief over.
+/// Says why publishing failed.
 fn failed(error: publication::Error) -> Failure {
     match error {
         publication::Error::Consul(error) => refused(error),

@@ -9,11 +9,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::contract::trust::{self, Untrusted};
-use crate::contract::{Contract, Profile, lint as rules, openapi};
+use crate::contract::{Contract, Profile, lint, openapi};
 use crate::identity::key::{KeyError, KeyPair, PublicKey};
 
 use super::exit::{Exit, Failure};
-use super::{OutputArgs, lint, output};
+use super::{OutputArgs, file, output};
 
 /// Sign a contract file: a signature is added, the rest of the file stays as it is.
 ///
@@ -153,8 +153,7 @@ fn described(contract: &Contract) -> Value {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    let mut files = lint::read(&[path.to_owned()])?;
-    let (_, body) = files.pop().unwrap_or_default();
+    let body = file::read(path)?;
     if openapi::is_document(&body) {
         return Err(Failure::Usage(format!(
             "{file} is an OpenAPI document, which bears no signatures; write its contract to a \
@@ -181,16 +180,16 @@ fn is_sound(path: &Path, text: &str) -> bool {
         _ => text.to_owned(),
     };
     let file = (path.display().to_string(), unsigned.into_bytes());
-    let findings = rules::lint(&[file], Profile::Default);
-    let is_sound = !rules::has_errors(&findings);
+    let findings = lint::lint(&[file], Profile::Default);
+    let is_sound = !lint::has_errors(&findings);
     if !is_sound {
-        output::talk(rules::human(&findings, Profile::Default).trim_end());
+        output::talk(lint::human(&findings, Profile::Default).trim_end());
     }
     is_sound
 }
 
 fn private_key(path: &Path) -> Result<KeyPair, Failure> {
-    let text = key_file(path)?;
+    let text = file::read(path)?;
     let mode = fs::metadata(path).map(|found| found.permissions().mode());
     if mode.is_ok_and(|mode| mode & 0o077 != 0) {
         let told = "can be read by others than its owner: chmod 600";
@@ -200,12 +199,7 @@ fn private_key(path: &Path) -> Result<KeyPair, Failure> {
 }
 
 fn public_key(path: &Path) -> Result<PublicKey, Failure> {
-    PublicKey::from_file(&key_file(path)?).map_err(|error| unusable(path, &error))
-}
-
-fn key_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    let mut files = lint::read(&[path.to_owned()])?;
-    Ok(files.pop().unwrap_or_default().1)
+    PublicKey::from_file(&file::read(path)?).map_err(|error| unusable(path, &error))
 }
 
 fn unusable(path: &Path, error: &KeyError) -> Failure {

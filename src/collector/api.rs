@@ -9,6 +9,7 @@ use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
 use super::sqlite::Recorded;
 use super::view;
+use crate::apart;
 use crate::socket::Peer;
 use crate::store::{FaultKind, StoreError};
 use crate::task::{Id, Problem, Timestamp};
@@ -187,10 +188,10 @@ async fn read(
     caller: Option<Arc<str>>,
 ) -> Result<Parsed, Refusal> {
     let read = move || ingest::read(&body, coding, now, caller.as_deref());
-    match tokio::task::spawn_blocking(read).await {
+    match apart::caught(read).await {
         Ok(Ok(parsed)) => Ok(parsed),
         Ok(Err(error)) => Err(unreadable(&error)),
-        Err(_panic) => Err(Refusal::of(Problem::Internal, "the body could not be read")),
+        Err(_panicked) => Err(Refusal::of(Problem::Internal, "the body could not be read")),
     }
 }
 

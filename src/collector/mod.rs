@@ -6,8 +6,8 @@
 //!   by the same reporter is a conflict, kept and shown, never applied
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
-//! - whoever shows a certificate reports for the application it names, and for no other, and as
-//!   the callee only of contracts that this application serves
+//! - whoever shows a certificate reports for the application it names, and for no other
+//! - as the callee it reports only of contracts that this application serves
 //! - elsewhere: who sends reports (`reporter`), the words of a task (`task`)
 
 mod api;
@@ -113,15 +113,19 @@ impl Collector {
     }
 
     /// Shows what is published in Consul and who runs it, too; the future follows that for as long
-    /// as it is polled.
+    /// as it is polled. There is none where that has begun already.
     pub fn follow(
         &self,
         client: Client,
         trust: Arc<Trust>,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let (board, following) = Board::open(client, trust, self.desk.metrics.clone());
-        self.desk.board.get_or_init(|| board);
-        following
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let mut begun = None;
+        self.desk.board.get_or_init(|| {
+            let (board, following) = Board::open(client, trust, self.desk.metrics.clone());
+            begun = Some(following);
+            board
+        });
+        begun
     }
 
     /// Serves until the process stops, then lets running requests end; that is bounded.

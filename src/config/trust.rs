@@ -54,7 +54,11 @@ fn public_key(reader: &mut Reader, at: &str) -> Option<PublicKey> {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path)?;
-    file.take(key::LONGEST_FILE).read_to_end(&mut text)?;
+    let length = file.take(key::LONGEST_FILE + 1).read_to_end(&mut text)?;
+    if length as u64 > key::LONGEST_FILE {
+        let message = format!("longer than the {} bytes of any key", key::LONGEST_FILE);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
     Ok(text)
 }
 

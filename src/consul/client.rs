@@ -15,7 +15,7 @@ use super::error::{Error, ErrorKind};
 use super::instance::{self, Instance};
 use super::kv::{self, KvEntry};
 use super::layout::Layout;
-use super::observe::{Observe, Operation};
+use super::observe::{Observe, Operation, Outcome};
 use super::service::{CheckStatus, RawService, Registered, Registration, go_duration};
 use super::transport::{CALL_TIMEOUT, Call, Config, Reply, Transport};
 use super::watch::Budget;
@@ -49,12 +49,20 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// Reads certificates and token, connects to nothing.
     pub fn new(config: Config, observe: Observe) -> Result<Client, Error> {
+        let budget = Budget::new(config.watches);
+        let watches = budget.clone();
+        let observe: Observe = Arc::new(move |operation, outcome, took| {
+            if outcome == Outcome::Failed(ErrorKind::Unreachable) {
+                watches.note_loss();
+            }
+            observe(operation, outcome, took);
+        });
         let transport = Transport::new(&config, observe)?;
         Ok(Client {
             inner: Arc::new(Inner {
                 transport,
                 writes: Mutex::new(()),
-                budget: Budget::new(config.watches),
+                budget,
                 layout: Layout::new(&config.prefix),
             }),
         })

@@ -40,11 +40,18 @@ impl Instance {
         self.text("hermes_digest")
     }
 
-    /// Method and path, from `POST /api/v1/risk`.
+    /// Method and path, from `POST /api/v1/risk`; nothing where they could not be a contract's.
+    ///
+    /// Whoever may register decides what we send, so nothing but such a route is sent.
     pub fn route(&self) -> Option<(&str, &str)> {
         let (method, path) = self.text("hermes_route")?.split_once(' ')?;
-        let is_method = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase());
-        (is_method && path.starts_with('/')).then_some((method, path))
+        let is_method = matches!(method, "POST" | "PUT" | "PATCH");
+        (is_method && is_plain(path)).then_some((method, path))
+    }
+
+    /// Says whether it names a route, sound or not.
+    pub fn has_route(&self) -> bool {
+        self.text("hermes_route").is_some()
     }
 
     /// The application's name, which its certificate must carry.
@@ -155,6 +162,16 @@ struct RawPort {
 struct RawCheck {
     #[serde(default)]
     status: String,
+}
+
+/// Says whether a path means the same to everybody: no query, no fragment, no dots to climb by.
+fn is_plain(path: &str) -> bool {
+    let is_odd = |byte: u8| !byte.is_ascii_graphic() || b"?#\\\"<>".contains(&byte);
+    let climbs = |segment: &str| {
+        let decoded = segment.to_ascii_lowercase().replace("%2e", ".");
+        decoded == "." || decoded == ".."
+    };
+    path.starts_with('/') && !path.bytes().any(is_odd) && !path.split('/').any(climbs)
 }
 
 impl RawEntry {
@@ -298,6 +315,13 @@ mod tests {
             ("POST a", None),
             ("POST", None),
             (" /a", None),
+            ("DELETE /a", None),
+            ("GET http://a/", None),
+            ("POST /a/../b", None),
+            ("POST /a/%2E%2e/b", None),
+            ("POST /a?b", None),
+            ("POST /a\r\nX: y", None),
+            ("PATCH /a.b/%20", Some(("PATCH", "/a.b/%20"))),
         ] {
             let mut instance =
                 decode(json!({"Node": {"Address": "a"}, "Service": {"ID": "a", "Port": 1}}))

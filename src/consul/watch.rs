@@ -3,6 +3,8 @@
 //! Never ends because of an error: the last good value stays, with the time it was seen.
 //!
 //! - an index that is lower than before starts over without one; it is never below 1
+//! - so does one from before the agent was lost, whoever noticed: another store would let us wait
+//!   for an index that it reaches late or never, and hide what changes meanwhile
 //! - errors carry an index too (1): it is not looked at
 //! - "returned" is not "changed": an equal value makes no event
 //! - a token bucket bounds the questions even where Consul answers each at once
@@ -179,6 +181,7 @@ where
         index: None,
         backoff: Backoff::new(BACKOFF_FIRST, options.max_backoff),
         broken: None,
+        losses: 0,
     };
     (receiver, watcher.run())
 }
@@ -194,6 +197,8 @@ struct Watcher<T, F> {
     backoff: Backoff,
     /// The last break since the last good answer.
     broken: Option<Instant>,
+    /// How often the agent had been lost when the index was learnt.
+    losses: u64,
 }
 
 /// What to do before the next question.
@@ -229,6 +234,10 @@ where
     async fn ask(&mut self, bucket: &mut Bucket) -> Next {
         if self.slot.is_none() {
             self.slot = self.budget.take();
+        }
+        let losses = self.budget.losses();
+        if losses != std::mem::replace(&mut self.losses, losses) && self.index.take().is_some() {
+            self.mark_broken(None);
         }
         let poll = match (self.index, &self.slot) {
             (Some(index), Some(_)) => Poll::after(index, WAIT),

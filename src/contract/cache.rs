@@ -6,6 +6,7 @@ use semver::Version;
 use tokio::sync::Semaphore;
 
 use super::{Contract, ContractId, Problem, Problems, Validator};
+use crate::apart;
 use crate::identity::Digest;
 
 /// How many compiled contracts are kept.
@@ -89,12 +90,12 @@ impl Cache {
     /// A caller that no longer waits leaves its build to end by itself.
     pub async fn compiled_apart(&self, contract: Contract) -> Result<Arc<Compiled>, Arc<Problems>> {
         let (cache, place) = (self.clone(), self.places.clone().acquire_owned().await);
-        let built = tokio::task::spawn_blocking(move || {
+        let built = apart::caught(move || {
             let _place = place;
             cache.compiled(&contract)
         });
-        built.await.unwrap_or_else(|fault| {
-            let message = format!("the contract could not be compiled: {fault}");
+        built.await.unwrap_or_else(|panicked| {
+            let message = format!("the contract could not be compiled: {panicked}");
             let remedy = "simplify its schemas";
             Err(Arc::new(Problem::new("schema", "", message, remedy).into()))
         })

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use semver::Version;
 use serde::{Serialize, Serializer};
 
 /// Consul service names and DNS labels end here.
@@ -67,6 +68,13 @@ impl ContractId {
 
     pub fn minor(&self) -> u32 {
         self.minor
+    }
+
+    /// Answers whether `version` may be one of this contract: its major and minor, no suffix.
+    pub fn has(&self, version: &Version) -> bool {
+        let is_plain = version.pre.is_empty() && version.build.is_empty();
+        let line = (u64::from(self.major), u64::from(self.minor));
+        is_plain && (version.major, version.minor) == line
     }
 
     /// Answers whether the id also follows `profile`.

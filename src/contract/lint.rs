@@ -4,7 +4,7 @@
 //!   several files or a probe against its schema can show
 //! - every finding of every file at once, in the order of the files
 //! - an OpenAPI document is judged as the contracts it holds, at the places where it says them
-//! - elsewhere: changes between versions
+//! - elsewhere: changes between versions (`compatibility`)
 
 mod doubt;
 mod expectation;

@@ -6,19 +6,24 @@
 //!
 //! - the body a contract was read from is kept byte for byte, for those who publish it
 //! - faults are reported all at once, each with its place and remedy
-//! - elsewhere: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`), who may sign them (`admission`)
+//! - within: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`),
+//!   what is published of them (`published`), whose are believed (`trust`), what may follow what
+//!   (`compatibility`)
+//! - elsewhere: publishing (`admission`)
 
 pub mod compatibility;
 pub mod derive;
 pub mod guard;
 pub mod lint;
 pub mod openapi;
+pub mod published;
 
 mod cache;
 mod cost;
 mod id;
 mod keyword;
 mod number;
+pub mod part;
 mod pointer;
 mod problem;
 mod range;
@@ -28,6 +33,7 @@ mod schema;
 mod section;
 mod tree;
 pub mod trust;
+mod turn;
 mod violation;
 pub mod watch;
 
@@ -42,6 +48,7 @@ pub use id::{BadId, ContractId, Profile, UnknownProfile};
 pub use problem::{Problem, Problems};
 pub use range::{BadRange, Range};
 pub use schema::{FORMATS, Validator};
+pub use turn::{Crowded, in_turn};
 pub use violation::{Violation, Violations};
 
 use crate::identity::Digest;
@@ -60,6 +67,16 @@ pub fn from_file(
         return Ok((imported.contract, imported.warnings));
     }
     Ok((Contract::from_slice(body)?, Problems::default()))
+}
+
+/// Reads every contract of a file: it is one, or an OpenAPI document that holds some.
+pub fn all_from_file(body: &[u8]) -> Result<Vec<Contract>, Problems> {
+    if openapi::is_document(body) {
+        let imported = openapi::read(body)?.into_iter();
+        return Ok(imported.map(|one| one.contract).collect());
+    }
+    let compiled = Contract::from_slice(body).and_then(Compiled::new)?;
+    Ok(vec![compiled.contract])
 }
 
 /// Reads what an application says of itself, in the forms that a file may have.

@@ -3,23 +3,13 @@
 use super::respond::{Timing, Trouble};
 use crate::context::header;
 use crate::contract::guard::{self, Refusal, RefusalKind};
-use crate::contract::{Compiled, Validator, Violations};
+use crate::contract::{Compiled, Crowded, Validator, Violations, in_turn};
 use crate::identity::Digest;
-use crate::task::Problem;
+use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{Contract, Phase, Side, Sidecar, Validation};
 use http::HeaderMap;
-use std::sync::LazyLock;
-use tokio::sync::Semaphore;
+use std::time::Duration;
 use tokio::time::Instant;
-
-/// Bodies above this are checked off the threads that move other traffic along.
-const LARGE: usize = 64 * 1024;
-/// How many of those are checked at once, by all listeners together: the machine's processors are
-/// what they share, and those who wait keep none busy.
-static PLACES: LazyLock<Semaphore> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism();
-    Semaphore::new(processors.map_or(1, |many| many.get()))
-});
 
 /// How strictly one direction of a contract is held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +29,8 @@ pub struct Check<'a> {
     pub limits: &'a guard::Limits,
     pub side: Side,
     pub mode: Mode,
+    /// A large body waits no longer for its turn.
+    pub deadline: Deadline,
     pub meters: &'a Contract,
     pub metrics: &'a Sidecar,
 }
@@ -50,38 +42,36 @@ enum Fault {
 }
 
 impl Check<'_> {
-    /// Checks a body and notes the time it took; in `Warn` mode a violation is only told to the
-    /// log and the counters.
+    /// Checks a body and notes the time it took, without that of waiting for its turn; in `Warn`
+    /// mode a body that does not pass is only told to the log and the counters.
     pub async fn run(&self, body: &[u8], timing: &mut Timing) -> Result<(), Trouble> {
-        let started = Instant::now();
-        let checked = self.judge(body).await;
-        let phase = match self.side {
-            Side::Input => Phase::ValidateInput,
-            Side::Output => Phase::ValidateOutput,
-        };
-        self.metrics.phase(phase, started.elapsed());
-        timing.validate += started.elapsed();
-        checked
-    }
-
-    async fn judge(&self, body: &[u8]) -> Result<(), Trouble> {
         if self.mode == Mode::Off {
             self.meters.validated(self.side, Validation::Skipped);
             return Ok(());
         }
-        let checked = if body.len() > LARGE {
-            // Never closed.
-            let _place = PLACES.acquire().await;
-            tokio::task::block_in_place(|| self.look_at(body))
-        } else {
-            self.look_at(body)
+        let timed = || {
+            let started = Instant::now();
+            (self.look_at(body), started.elapsed())
         };
-        let Err(fault) = checked else {
-            self.meters.validated(self.side, Validation::Valid);
-            return Ok(());
+        let until = match self.mode {
+            // What is only told of holds nobody up.
+            Mode::Warn => Instant::now(),
+            Mode::Strict | Mode::Off => self.deadline.instant(),
         };
-        self.meters.validated(self.side, Validation::Invalid);
-        let trouble = self.trouble(fault);
+        let trouble = match in_turn(body.len(), until, timed).await {
+            Ok((checked, took)) => {
+                timing.validate += took;
+                self.note(&checked, took);
+                match checked {
+                    Ok(()) => return Ok(()),
+                    Err(fault) => self.trouble(fault),
+                }
+            }
+            Err(crowded) => {
+                self.meters.validated(self.side, Validation::Crowded);
+                self.unchecked(crowded)
+            }
+        };
         match self.mode {
             Mode::Warn => {
                 let (side, kind) = (self.side.as_str(), trouble.problem.as_str());
@@ -89,12 +79,25 @@ impl Check<'_> {
                     side,
                     kind,
                     detail = trouble.failure().detail,
-                    "a body broke its contract and went on"
+                    "a body did not pass its check and went on"
                 );
                 Ok(())
             }
             Mode::Strict | Mode::Off => Err(trouble),
         }
+    }
+
+    fn note(&self, checked: &Result<(), Fault>, took: Duration) {
+        let phase = match self.side {
+            Side::Input => Phase::ValidateInput,
+            Side::Output => Phase::ValidateOutput,
+        };
+        self.metrics.phase(phase, took);
+        let result = match checked {
+            Ok(()) => Validation::Valid,
+            Err(_) => Validation::Invalid,
+        };
+        self.meters.validated(self.side, result);
     }
 
     fn validator(&self) -> &Validator {
@@ -121,6 +124,22 @@ impl Check<'_> {
 
     fn is_empty_output(&self, refusal: &Refusal) -> bool {
         self.side == Side::Output && refusal.kind() == RefusalKind::BodyRequired
+    }
+
+    /// Says what it means that a body could not be checked in time. An input is another
+    /// instance's to check; an output is of work that was done, and is too late now.
+    fn unchecked(&self, crowded: Crowded) -> Trouble {
+        match self.side {
+            Side::Input => {
+                let detail = format!("the input was not checked: {crowded}");
+                let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
+                overloaded.retry_after(Duration::from_secs(1))
+            }
+            Side::Output => {
+                let detail = format!("the reply came, but was not checked in time: {crowded}");
+                Trouble::new(Problem::Timeout, detail)
+            }
+        }
     }
 
     fn trouble(&self, fault: Fault) -> Trouble {

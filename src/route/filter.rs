@@ -46,7 +46,7 @@ pub enum Misfit {
     Team,
     #[error("the instance is a canary, and the call neither asked for one nor was picked")]
     Canary,
-    #[error("the instance is no canary, and the call was picked for those that fit")]
+    #[error("the instance is no canary, and the call was picked for a canary that fits")]
     Stable,
     #[error("the contract's timeout is longer than the call's deadline")]
     Timeout,
@@ -123,7 +123,7 @@ impl Query<'_> {
 
     /// Team instances are for calls of that team alone: our own, or one the call asks for by tag.
     fn may_use_teams_of(&self, tags: &[String]) -> bool {
-        let mut teams = tags.iter().filter(|tag| tag.starts_with(TEAM)).peekable();
+        let mut teams = tags.iter().filter(|tag| is_of_a_team(tag)).peekable();
         if teams.peek().is_none() {
             return true;
         }
@@ -144,8 +144,17 @@ fn carries(tags: &[String], required: &str) -> bool {
     has(tags, required) || (CANARY.contains(&required) && is_canary(tags))
 }
 
+/// Says whether a tag keeps its instance for a team. In any letters: what was meant to be kept for
+/// some must not be open to all for a capital.
+fn is_of_a_team(tag: &str) -> bool {
+    let prefix = tag.as_bytes().get(..TEAM.len());
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(TEAM.as_bytes()))
+}
+
+/// The same holds of canaries.
 fn is_canary(tags: &[String]) -> bool {
-    CANARY.iter().any(|spelling| has(tags, spelling))
+    let is_one = |tag: &String| CANARY.iter().any(|canary| canary.eq_ignore_ascii_case(tag));
+    tags.iter().any(is_one)
 }
 
 #[cfg(test)]
@@ -267,6 +276,36 @@ mod tests {
             ..query
         };
         assert_eq!(late.misfit(&candidate(&canary)), Some(Misfit::Timeout));
+    }
+
+    #[test]
+    fn capitals_do_not_open_what_is_kept_for_some() {
+        for (tag, misfit) in [
+            ("Team-a", Misfit::Team),
+            ("TEAM-A", Misfit::Team),
+            ("Canary", Misfit::Canary),
+            ("Tag-CANARY", Misfit::Canary),
+        ] {
+            let tags = texts(&[tag]);
+            let candidate = Candidate {
+                tags: &tags,
+                regions: &[],
+                utc_offsets: &[],
+                timeout: Duration::from_millis(500),
+            };
+            for team in ["", "a"] {
+                let query = Query {
+                    team,
+                    ..Query::default()
+                };
+                let fits = misfit == Misfit::Team && tag == "Team-a" && team == "a";
+                assert_eq!(
+                    query.misfit(&candidate).is_none(),
+                    fits,
+                    "{tag} for {team:?}"
+                );
+            }
+        }
     }
 
     #[test]

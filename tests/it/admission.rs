@@ -160,6 +160,7 @@ async fn kept_out_until_repaired(
 async fn what_does_not_keep_its_contract_never_passes_and_says_why() {
     let consul = Consul::start().await;
     let (old, forgetful, late, broken) = tokio::join!(good(), good(), good(), good());
+    let (patient, wordy) = tokio::join!(good(), good());
     let mut newer = contract("older", json!({}));
     newer["version"] = "1.0.1".into();
     let made = Arc::new(AtomicUsize::new(0));
@@ -170,7 +171,10 @@ async fn what_does_not_keep_its_contract_never_passes_and_says_why() {
         }
     });
     let slow = Answer::json(&fraud_output()).delayed(Duration::from_millis(900));
-    late.answer(RISK, slow);
+    late.answer(RISK, slow.clone());
+    patient.answer(RISK, slow);
+    let padded = json!({"status": "down", "padding": "x".repeat(70_000)});
+    wordy.answer(HEALTH, Answer::json(&padded));
     broken.answer(RISK, Answer::bytes(500, "application/json", "{}"));
     let well = |application: &Application| {
         application.answer(RISK, Answer::json(&fraud_output()));
@@ -196,6 +200,21 @@ async fn what_does_not_keep_its_contract_never_passes_and_says_why() {
             ("trial", "no whole reply within 300ms"),
             late,
             well,
+        ),
+        // Calls get 500 ms, whatever the probe would grant.
+        kept_out_until_repaired(
+            &consul,
+            contract("patient", json!({"calls": 2, "timeout_ms": 5_000})),
+            ("trial", "no whole reply within 500ms"),
+            patient,
+            well,
+        ),
+        kept_out_until_repaired(
+            &consul,
+            contract("wordy", json!({})),
+            ("health", "more than 65536 bytes of JSON"),
+            wordy,
+            |application| application.answer(HEALTH, says("1.0.0")),
         ),
         kept_out_until_repaired(
             &consul,

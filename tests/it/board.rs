@@ -569,6 +569,12 @@ async fn a_published_body_is_had_by_its_version() {
         let detail = reply.problem(404, "not-found")["detail"].to_string();
         assert!(detail.contains(part), "{detail}");
     }
+    let pointer = format!("/v1/kv/hermes/contracts/{FRAUD}/version");
+    consul.put(&pointer, "newest").await;
+    let reply = ask(&collector, &format!("/v1/contract/{FRAUD}/current")).await;
+    let detail = reply.problem(404, "not-found")["detail"].to_string();
+    let part = "has no current version; there are 1.0.1, 1.0.0";
+    assert!(detail.contains(part), "{detail}");
     let url = format!("{}/v1/contract/{FRAUD}/1.0.0", collector.url());
     Reply::to(client().put(url))
         .await

@@ -1,6 +1,6 @@
 //! What `consul/` holds works: the agent starts, and each policy allows what its owner does and no more.
 
-use crate::support::agent::{Agent, rules};
+use crate::support::agent::{ConsulAgent, rules};
 use crate::support::contract::fraud_detection;
 use crate::support::program;
 use hermes_sidecar::consul::{
@@ -21,7 +21,7 @@ const RATIO: &str = "hermes/canary/fraud-detection-v1.0";
 
 #[tokio::test]
 async fn a_sidecar_needs_each_line_of_its_policy_and_no_other() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     agent.write(RATIO, "1000").await;
     let rules = rules("policy-sidecar.hcl");
     let client = agent.client(&agent.token(&rules.concat()).await);
@@ -61,7 +61,7 @@ async fn a_sidecar_needs_each_line_of_its_policy_and_no_other() {
 
 #[tokio::test]
 async fn a_collector_needs_each_line_of_its_policy_and_no_other() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let rules = rules("policy-collector.hcl");
     let client = agent.client(&agent.token(&rules.concat()).await);
     collector_work(&client, SETTLES_WITHIN).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_collector_needs_each_line_of_its_policy_and_no_other() {
 
 #[tokio::test]
 async fn a_publisher_needs_each_line_of_its_policy_and_no_other() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let rules = rules("policy-publisher.hcl");
     let token = agent.token(&rules.concat()).await;
     let mut version = 0;
@@ -125,7 +125,7 @@ async fn a_publisher_needs_each_line_of_its_policy_and_no_other() {
     }
 }
 
-fn publish(agent: &Agent, token: &str, contract: &str) -> Output {
+fn publish(agent: &ConsulAgent, token: &str, contract: &str) -> Output {
     let file = agent.directory.path().join("contract.json");
     std::fs::write(&file, contract).unwrap();
     let mut command = Command::new(program::hermes());
@@ -141,7 +141,7 @@ fn publish(agent: &Agent, token: &str, contract: &str) -> Output {
 
 #[tokio::test]
 async fn a_token_file_is_read_again_when_it_changes() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let good = agent.token(&rules("policy-collector.hcl").concat()).await;
     let file = agent.directory.path().join("rotated.token");
     std::fs::write(&file, "not-a-token").unwrap();

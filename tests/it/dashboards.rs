@@ -1,4 +1,4 @@
-//! Every panel of `grafana/` is well formed, and every query of it gets data.
+//! Every panel of `grafana/` is well formed, every query of it gets data, every alert is raised.
 //!
 //! Queries are judged three times: parsed against the list of families, executed by a real
 //! Prometheus over a page with all families, and executed over the running demo.
@@ -360,6 +360,46 @@ async fn every_query_has_data(prometheus: &Prometheus) {
             assert!(has, "{}: nothing to choose", query.place);
         }
     }
+}
+
+#[test]
+fn alerts_use_metrics_and_labels_that_exist() {
+    let file = program::root().join("grafana/alerts/contracts.yaml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let expressions: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("expr: "))
+        .collect();
+    assert_eq!(expressions.len(), text.matches("- alert: ").count());
+    let faults = expressions.into_iter().flat_map(|expression| {
+        let query = Query {
+            place: "alerts".to_owned(),
+            expression: expression.to_owned(),
+        };
+        query.faults()
+    });
+    assert_eq!(faults.collect::<Vec<_>>(), Vec::<String>::new());
+    let uids = text.lines();
+    for uid in uids.filter_map(|line| line.trim().strip_prefix("dashboard: ")) {
+        let here = dashboards().iter().any(|one| one.body["uid"] == uid);
+        assert!(here, "an alert leads to {uid}");
+    }
+}
+
+#[test]
+fn alerts_are_raised_by_what_they_are_for() {
+    let rules = program::root().join("grafana/alerts/contracts.yaml");
+    let histories = include_str!("dashboards/alerts.yaml");
+    let histories = histories.replace("RULES", rules.to_str().unwrap());
+    let directory = TempDir::with_prefix("hermes-alerts-").unwrap();
+    let file = directory.path().join("alerts.yaml");
+    std::fs::write(&file, histories).unwrap();
+    let mut promtool = Command::new(program::promtool());
+    let output = promtool.args(["test", "rules"]).arg(file).output();
+    let output = output.expect("promtool runs; `tests/run` provides it");
+    let told =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{}", told.concat());
 }
 
 #[test]

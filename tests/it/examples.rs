@@ -44,6 +44,8 @@ async fn the_first_request_of_the_readme_works() {
     stage.replies("/hermes/invoke").await;
     stage.completes("first-task").await;
     stage.replies("env http_proxy=").await;
+    let signed = stage.prints_in("hermes-sidecar keygen", "demo-keys").await;
+    assert!(signed.contains("is signed by the given key"), "{signed}");
     stage.readme.is_used_up();
 }
 
@@ -158,6 +160,7 @@ fn every_example_is_run_by_a_test() {
     let tests = [
         "examples.rs",
         "examples/chain.rs",
+        "examples/contracts.rs",
         "examples/handshake.rs",
         "examples/languages.rs",
     ];

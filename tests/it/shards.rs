@@ -1,6 +1,6 @@
 //! Two prefixes on one Consul are isolated from each other by tokens of their own.
 
-use crate::support::agent::{Agent, rules};
+use crate::support::agent::{ConsulAgent, rules};
 use crate::support::application::{Answer, Application};
 use crate::support::client::client;
 use crate::support::collector::Collector;
@@ -24,14 +24,14 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 /// One shard: its prefix and what its members may do.
 struct Shard<'a> {
-    agent: &'a Agent,
+    agent: &'a ConsulAgent,
     prefix: &'static str,
     sidecar: String,
     collector: String,
 }
 
 impl<'a> Shard<'a> {
-    async fn of(agent: &'a Agent, prefix: &'static str) -> Self {
+    async fn of(agent: &'a ConsulAgent, prefix: &'static str) -> Self {
         let token = async |file: &str| {
             let rules = rules(file).concat();
             assert!(rules.contains("PREFIX"), "{file} is a template");
@@ -132,14 +132,14 @@ fn registration(name: &str) -> Registration {
 
 #[tokio::test]
 async fn shards_neither_see_nor_touch_each_other() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let (blue, green) = (
         Shard::of(&agent, "blue").await,
         Shard::of(&agent, "green").await,
     );
     let application = Application::start().await;
     application.answer(RISK, Answer::json(&fraud_output()));
-    let (_blue_collector, _green_collector) = tokio::join!(blue.collector(), green.collector());
+    let (blue_collector, green_collector) = tokio::join!(blue.collector(), green.collector());
     let (blue_callee, blue_caller, green_caller) =
         tokio::join!(blue.callee(&application), blue.caller(), green.caller());
     wait_until(WITHIN, "a call within the shard", async || {
@@ -173,8 +173,8 @@ async fn shards_neither_see_nor_touch_each_other() {
     }
     // Collectors too: reports stay in the shard.
     for (shard, mine, other) in [
-        (&_blue_collector, "b-2", "g-2"),
-        (&_green_collector, "g-2", "b-2"),
+        (&blue_collector, "b-2", "g-2"),
+        (&green_collector, "g-2", "b-2"),
     ] {
         shard.wait_task(mine, "completed", WITHIN).await;
         let reply = client()
@@ -188,7 +188,7 @@ async fn shards_neither_see_nor_touch_each_other() {
 
 #[tokio::test]
 async fn the_token_of_one_shard_opens_nothing_of_another() {
-    let agent = Agent::start();
+    let agent = ConsulAgent::start();
     let (blue, green) = (
         Shard::of(&agent, "blue").await,
         Shard::of(&agent, "green").await,

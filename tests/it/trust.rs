@@ -253,7 +253,7 @@ async fn a_body_of_another_contract_is_not_used() {
         .await
         .problem(503, "untrusted-contract");
     assert!(
-        text(&problem, "detail").contains("fraud-rules-v1.0@1.0.0"),
+        text(&problem, "detail").contains("holds fraud-rules-v1.0 1.0.0"),
         "{problem}"
     );
 }

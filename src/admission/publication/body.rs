@@ -2,9 +2,10 @@
 
 use super::neighbours::{self, Neighbours};
 use super::{Error, TRIES, signatures, step_back};
+use crate::apart;
 use crate::consul::{Client, KvEntry, Poll};
 use crate::contract::Contract;
-use crate::contract::watch::Published;
+use crate::contract::published::Published;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use serde_json::value::RawValue;
@@ -42,7 +43,7 @@ pub async fn publish(
         let entry = client.kv_get(&key, Poll::CONSISTENT).await?.value;
         let (value, index, publication) = match entry {
             Some(entry) => {
-                let merged = merged(&key, &entry, contract)?;
+                let merged = merged_apart(&key, &entry, contract).await?;
                 let publication = Publication {
                     change: match merged.added {
                         0 => Change::None,
@@ -90,7 +91,7 @@ pub async fn check_version(client: &Client, contract: &Contract) -> Result<(), E
     let key = key(client, contract);
     match client.kv_get(&key, Poll::CONSISTENT).await {
         Ok(answer) => match answer.value {
-            Some(entry) => merged(&key, &entry, contract).map(|_| ()),
+            Some(entry) => merged_apart(&key, &entry, contract).await.map(|_| ()),
             None => match neighbours::compared(client, contract).await {
                 Ok(compared) if !compared.conflicts.is_empty() => {
                     Err(Error::Breaking(compared.conflicts))
@@ -107,17 +108,32 @@ fn key(client: &Client, contract: &Contract) -> String {
     client.layout().body(contract.id.as_str(), &version)
 }
 
+/// Joins apart from the threads that move traffic, since both bodies may be large.
+async fn merged_apart(
+    key: &str,
+    entry: &KvEntry,
+    contract: &Contract,
+) -> Result<signatures::Merged, Error> {
+    let (at, entry, contract) = (key.to_owned(), entry.clone(), contract.clone());
+    match apart::caught(move || merged(&at, &entry, &contract)).await {
+        Ok(merged) => merged,
+        Err(source) => Err(Error::Unread {
+            key: key.to_owned(),
+            source,
+        }),
+    }
+}
+
 /// Joins the signatures of a body that is there with ours; another body is an error.
 fn merged(key: &str, entry: &KvEntry, contract: &Contract) -> Result<signatures::Merged, Error> {
     let ours = contract.digest();
     let key = key.to_owned();
-    let Ok(there) = serde_json::from_slice::<Published<'_>>(&entry.value) else {
+    let Ok(there) = Published::read(&entry.value) else {
         return Err(Error::Foreign { key });
     };
-    // The digest beside the body is a note; the body itself is what consumers hold against it.
-    let found = Contract::from_slice(there.contract.get().as_bytes()).map(|there| there.digest());
-    match found {
-        Ok(found) if found == ours => Ok(signatures::merge(
+    // The digest beside the body is a note; the body itself is what consumers go by.
+    match there.contract(&contract.id, &contract.version) {
+        Ok(found) if found.digest() == ours => Ok(signatures::merge(
             &entry.value,
             &there,
             &contract.signatures,
@@ -125,7 +141,7 @@ fn merged(key: &str, entry: &KvEntry, contract: &Contract) -> Result<signatures:
         _ if there.digest == ours => Err(Error::Altered { key, ours }),
         found => Err(Error::VersionTaken {
             key,
-            published: found.unwrap_or(there.digest),
+            published: found.map_or(there.digest, |found| found.digest()),
             ours,
         }),
     }

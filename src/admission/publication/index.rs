@@ -1,23 +1,12 @@
 //! The index entry of an id, which moves with its version pointer.
 
 use super::{Error, TRIES, pointer, shelf, step_back};
-use crate::consul::{Client, KvEntry, Poll};
+use crate::consul::{Client, Poll};
 use crate::contract::Contract;
+use crate::contract::published::Entry;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use semver::Version;
-use serde::{Deserialize, Serialize};
-
-/// What stands in the entry.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Index {
-    pub version: String,
-    pub digest: Digest,
-    #[serde(default)]
-    pub team: String,
-    #[serde(default)]
-    pub updated_at: String,
-}
 
 /// Whose contract it is.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +17,8 @@ pub struct Team<'a> {
     pub insists: bool,
 }
 
-/// Lets the entry say what the pointer says; where the pointer names no version, nothing is done.
+/// Lets the entry say what the pointer says; where there is no pointer, or no
+/// sound body that it names, nothing is done.
 pub async fn follow(client: &Client, contract: &Contract, team: Team<'_>) -> Result<(), Error> {
     let id = &contract.id;
     let key = client.layout().index(id.as_str());
@@ -42,10 +32,11 @@ pub async fn follow(client: &Client, contract: &Contract, team: Team<'_>) -> Res
         let Some(digest) = digest_of(client, contract, &current).await? else {
             return Ok(());
         };
-        let there = entry.as_ref().and_then(read);
+        let there = entry.as_ref();
+        let there = there.and_then(|entry| Entry::read(id, &entry.value).ok());
         let is_new = there
             .as_ref()
-            .is_none_or(|there| there.version != current.to_string() || there.digest != digest);
+            .is_none_or(|there| there.version != current || there.digest != digest);
         let kept = there.as_ref().map_or("", |there| there.team.as_str());
         let is_ours = current == contract.version && (team.insists || is_new);
         let name = match kept {
@@ -56,12 +47,13 @@ pub async fn follow(client: &Client, contract: &Contract, team: Team<'_>) -> Res
         if !is_new && name == kept {
             return Ok(());
         }
-        let value = serde_json::to_vec(&Index {
-            version: current.to_string(),
+        let value = Entry {
+            version: current,
             digest,
             team: name.to_owned(),
             updated_at: Timestamp::now().to_string(),
-        })?;
+        };
+        let value = value.written()?;
         let index = entry.map_or(0, |entry| entry.modify_index);
         if client.kv_put(&key, value, Some(index)).await? {
             return Ok(());
@@ -69,10 +61,6 @@ pub async fn follow(client: &Client, contract: &Contract, team: Team<'_>) -> Res
         step_back().await;
     }
     Err(Error::Contended { key })
-}
-
-pub(super) fn read(entry: &KvEntry) -> Option<Index> {
-    serde_json::from_slice(&entry.value).ok()
 }
 
 /// Finds the digest of a version: ours is known, another's is what its body gives.
@@ -85,6 +73,9 @@ async fn digest_of(
         return Ok(Some(contract.digest()));
     }
     let book = shelf::read(client, &contract.id, version).await?;
-    let other = book.and_then(|book| book.contract().ok());
+    let other = match book {
+        Some(book) => book.contract_apart().await.ok(),
+        None => None,
+    };
     Ok(other.map(|other| other.digest()))
 }

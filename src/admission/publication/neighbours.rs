@@ -5,9 +5,11 @@
 //! the very same moment do not see each other.
 
 use super::Error;
-use super::shelf::{self, Unusable};
+use super::shelf;
+use crate::apart;
 use crate::consul::{Client, Layout, Poll};
 use crate::contract::compatibility::{self, Comparison, Verdict};
+use crate::contract::published::Unusable;
 use crate::contract::{Contract, ContractId};
 use semver::Version;
 
@@ -58,7 +60,7 @@ pub async fn compared(client: &Client, contract: &Contract) -> Result<Neighbours
 
 /// Sorts what keys name into the versions below and above, the nearest first.
 fn around(layout: &Layout, version: &Version, keys: &[String]) -> (Vec<Place>, Vec<Place>) {
-    let places = keys.iter().filter_map(|key| shelf::place(layout, key));
+    let places = keys.iter().filter_map(|key| shelf::body(layout, key));
     let others = places.filter(|(_, other)| other != version);
     let (mut lower, mut higher): (Vec<Place>, Vec<Place>) =
         others.partition(|(_, other)| other < version);
@@ -78,7 +80,7 @@ async fn nearest(
             // Deleted since it was listed.
             continue;
         };
-        match book.contract() {
+        match book.contract_apart().await {
             Ok(contract) => return Ok(Some(contract)),
             Err(reason) => passed_over.push(said(&book.key, &reason)),
         }
@@ -93,11 +95,7 @@ fn said(key: &str, reason: &Unusable) -> String {
 async fn conflict(older: Contract, newer: Contract) -> Option<Conflict> {
     let names = [&older, &newer].map(|contract| format!("{} {}", contract.id, contract.version));
     // Two schemas of the largest size keep a thread busy for a while.
-    let compared = tokio::task::spawn_blocking(move || compatibility::compare(&older, &newer));
-    let comparison = match compared.await {
-        Ok(comparison) => comparison,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    };
+    let comparison = apart::run(move || compatibility::compare(&older, &newer)).await;
     let [older, newer] = names;
     (comparison.verdict() != Verdict::Compatible).then_some(Conflict {
         older,

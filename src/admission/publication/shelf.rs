@@ -1,9 +1,9 @@
 //! What is published: one body, the versions of an id, and an overview of all ids.
 
-use super::{Error, index, pointer};
+use super::{Error, pointer};
 use crate::consul::{Client, Layout, Poll};
-use crate::contract::watch::Published;
-use crate::contract::{Contract, ContractId, Problems};
+use crate::contract::published::{self, Entry, Key, Published, Unusable};
+use crate::contract::{Contract, ContractId};
 use crate::identity::Digest;
 use bytes::Bytes;
 use semver::Version;
@@ -21,38 +21,22 @@ pub struct Book {
     value: Bytes,
 }
 
-/// Why a body is no contract that one could rely on.
-#[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    #[error("it is no published contract: {0}")]
-    Foreign(#[from] serde_json::Error),
-    #[error("the contract has faults: {0}")]
-    Faulty(#[from] Problems),
-    #[error("its content has digest {found}, but it was published with {noted}")]
-    Altered { noted: Digest, found: Digest },
-    #[error("it holds {id} {version}")]
-    Misplaced { id: ContractId, version: Version },
-}
-
 impl Book {
     /// Returns the entry: the contract's text, and who published it when.
     pub fn published(&self) -> Result<Published<'_>, Unusable> {
-        Ok(serde_json::from_slice(&self.value)?)
+        Published::read(&self.value)
     }
 
     /// Reads the contract and holds it against what was noted beside it.
     pub fn contract(&self) -> Result<Contract, Unusable> {
-        let published = self.published()?;
-        let contract = Contract::from_slice(published.contract.get().as_bytes())?;
-        let (noted, found) = (published.digest, contract.digest());
-        if noted != found {
-            return Err(Unusable::Altered { noted, found });
-        }
-        if contract.id != self.id || contract.version != self.version {
-            let (id, version) = (contract.id, contract.version);
-            return Err(Unusable::Misplaced { id, version });
-        }
-        Ok(contract)
+        published::contract(&self.value, &self.id, &self.version)
+    }
+
+    /// Does the same apart from the threads that move traffic.
+    pub async fn contract_apart(&self) -> Result<Contract, Unusable> {
+        let (id, version) = (self.id.clone(), self.version.clone());
+        let value = self.value.clone();
+        published::contract_apart(value, id, version).await
     }
 }
 
@@ -77,8 +61,8 @@ pub async fn versions(client: &Client, id: &ContractId) -> Result<Vec<Version>, 
     let layout = client.layout();
     let prefix = layout.bodies(id.as_str());
     let keys = client.kv_keys(&prefix, Poll::CONSISTENT).await?.value;
-    let places = keys.iter().filter_map(|key| place(layout, key));
-    let mut versions: Vec<_> = places.map(|(_, version)| version).collect();
+    let bodies = keys.iter().filter_map(|key| body(layout, key));
+    let mut versions: Vec<_> = bodies.map(|(_, version)| version).collect();
     versions.sort_unstable();
     Ok(versions)
 }
@@ -105,16 +89,15 @@ pub async fn list(client: &Client) -> Result<Vec<Shelf>, Error> {
         .kv_keys(&layout.contracts(), Poll::CONSISTENT)
         .await?;
     let entries = client.kv_list(&layout.indexes(), Poll::CONSISTENT).await?;
-    let mut indexed = HashMap::new();
-    for entry in &entries.value {
-        let name = entry.key.rsplit('/').next().unwrap_or_default();
-        if let (Ok(id), Some(read)) = (name.parse::<ContractId>(), index::read(entry)) {
-            indexed.insert(id, read);
-        }
-    }
+    let indexed = entries.value.iter().filter_map(|entry| {
+        let id = published::indexed(layout, &entry.key)?;
+        let read = Entry::read(&id, &entry.value).ok()?;
+        Some((id, read))
+    });
+    let mut indexed: HashMap<ContractId, Entry> = indexed.collect();
     let mut shelves: BTreeMap<ContractId, Vec<Version>> =
         indexed.keys().map(|id| (id.clone(), Vec::new())).collect();
-    for (id, version) in keys.value.iter().filter_map(|key| place(layout, key)) {
+    for (id, version) in keys.value.iter().filter_map(|key| body(layout, key)) {
         shelves.entry(id).or_default().push(version);
     }
     let mut listed = Vec::new();
@@ -131,14 +114,14 @@ pub async fn list(client: &Client) -> Result<Vec<Shelf>, Error> {
         };
         match indexed.remove(&shelf.id) {
             Some(index) => {
-                shelf.current = Version::parse(&index.version).ok();
+                shelf.current = Some(index.version);
                 shelf.digest = Some(index.digest);
                 shelf.team = index.team;
                 shelf.updated_at = index.updated_at;
             }
             None if pointers > 0 => {
                 pointers -= 1;
-                shelf.current = pointer::current(client, &shelf.id).await?;
+                shelf.current = pointer::named(client, &shelf.id).await?;
             }
             None => {}
         }
@@ -148,21 +131,9 @@ pub async fn list(client: &Client) -> Result<Vec<Shelf>, Error> {
 }
 
 /// Reads which body a key names; nothing if it is no key of a body.
-pub(super) fn place(layout: &Layout, key: &str) -> Option<(ContractId, Version)> {
-    let (id, version) = key.strip_prefix(&layout.contracts())?.split_once('/')?;
-    let id: ContractId = id.parse().ok()?;
-    let version = Version::parse(version).ok()?;
-    let agrees = (version.major, version.minor) == (id.major().into(), id.minor().into());
-    (agrees && version.pre.is_empty() && version.build.is_empty()).then_some((id, version))
-}
-
-/// Says which versions there are.
-pub fn told(versions: &[Version]) -> String {
-    match versions {
-        [] => "no version of it is".to_owned(),
-        versions => {
-            let texts: Vec<_> = versions.iter().map(Version::to_string).collect();
-            format!("there are {}", texts.join(", "))
-        }
+pub(super) fn body(layout: &Layout, key: &str) -> Option<(ContractId, Version)> {
+    match Key::read(layout, key)? {
+        (id, Key::Body(version)) => Some((id, version)),
+        (_, Key::Pointer) => None,
     }
 }

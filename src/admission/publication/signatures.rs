@@ -5,12 +5,12 @@
 
 use crate::consul::MAX_VALUE_BYTES;
 use crate::contract::Contract;
+use crate::contract::part::{place, replaced};
+use crate::contract::published::Published;
 use crate::contract::trust::MOST_SIGNATURES;
-use crate::contract::watch::Published;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use std::ops::Range;
 
 /// What adding came to.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -104,17 +104,6 @@ fn with(
     let whole = replaced(entry, place, &signed);
     let fits = after.digest() == before.digest() && whole.len() <= MAX_VALUE_BYTES;
     fits.then_some(whole)
-}
-
-/// Finds a part in the whole that it was borrowed from.
-fn place(whole: &[u8], part: &[u8]) -> Option<Range<usize>> {
-    let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
-    let end = start + part.len();
-    (whole.get(start..end)? == part).then_some(start..end)
-}
-
-fn replaced(whole: &[u8], place: Range<usize>, by: &[u8]) -> Vec<u8> {
-    [&whole[..place.start], by, &whole[place.end..]].concat()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! One trial call: sent as a real one is, and its reply held against the contract.
 
-use super::{Limits, OwnRoute, expect};
+use super::{Limits, OwnRoute, TOTAL, expect};
 use crate::context::{self, AgentName, Fields, Ids, Trace, header};
-use crate::contract::{Compiled, Probe, Violations, guard};
+use crate::contract::{Compiled, Crowded, Probe, Violations, guard, in_turn};
 use crate::identity::Digest;
 use crate::task::Id;
 use crate::telemetry::log::Chain;
@@ -13,9 +13,7 @@ use reqwest::{Response, Url};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Replies above this are checked off the threads that move other traffic along.
-const LARGE: usize = 256 * 1024;
+use tokio::time::Instant;
 
 /// Why a call failed; no text holds anything of the reply but its status.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +32,8 @@ pub enum Fault {
     NoJson(String),
     #[error("the reply breaks output_schema: {0}")]
     Violates(Violations),
+    #[error("the reply could not be checked: {0}")]
+    Unchecked(#[from] Crowded),
     #[error("the reply is not as probe.expect says at {}", shown(.0))]
     Unexpected(String),
 }
@@ -82,13 +82,9 @@ impl Call {
             return Err(Fault::Coded);
         }
         let reply = self.read(response).await?;
-        if reply.len() <= LARGE {
-            return judge(&self.contract, &self.probe, &self.limits, &reply);
-        }
-        let (contract, probe, limits) = (self.contract.clone(), self.probe.clone(), self.limits);
-        let judged =
-            tokio::task::spawn_blocking(move || judge(&contract, &probe, &limits, &reply)).await;
-        judged.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+        // The reply was in time; what is waited for now is not the application.
+        let until = Instant::now() + TOTAL;
+        in_turn(reply.len(), until, || self.judge(&reply)).await?
     }
 
     fn request(&self) -> (HeaderMap, Bytes) {
@@ -159,28 +155,31 @@ impl Call {
             false => Fault::Sent(error.without_url()),
         }
     }
-}
 
-/// Holds a reply against the contract and the probe, strictly whatever `validate` says.
-fn judge(contract: &Compiled, probe: &Probe, limits: &Limits, reply: &[u8]) -> Result<(), Fault> {
-    // A reply without content stands for null where the contract accepts that.
-    let text = match reply.trim_ascii() {
-        [] => b"null",
-        _ => reply,
-    };
-    let document = guard::parse(text, &limits.json)
-        .map_err(|refusal| Fault::NoJson(refusal.message().to_owned()))?;
-    contract.output.check(&document).map_err(Fault::Violates)?;
-    let Some(expected) = &probe.expect else {
-        return Ok(());
-    };
-    let Ok(value) = serde_json::from_slice::<Value>(text) else {
-        return Err(Fault::NoJson(
-            "it is nested too deep to be compared".to_owned(),
-        ));
-    };
-    match expect::difference(expected, &value) {
-        None => Ok(()),
-        Some(place) => Err(Fault::Unexpected(place)),
+    /// Holds a reply against the contract and the probe, strictly whatever `validate` says.
+    fn judge(&self, reply: &[u8]) -> Result<(), Fault> {
+        // A reply without content stands for null where the contract accepts that.
+        let text = match reply.trim_ascii() {
+            [] => b"null",
+            _ => reply,
+        };
+        let document = guard::parse(text, &self.limits.json)
+            .map_err(|refusal| Fault::NoJson(refusal.message().to_owned()))?;
+        self.contract
+            .output
+            .check(&document)
+            .map_err(Fault::Violates)?;
+        let Some(expected) = &self.probe.expect else {
+            return Ok(());
+        };
+        let Ok(value) = serde_json::from_slice::<Value>(text) else {
+            return Err(Fault::NoJson(
+                "it is nested too deep to be compared".to_owned(),
+            ));
+        };
+        match expect::difference(expected, &value) {
+            None => Ok(()),
+            Some(place) => Err(Fault::Unexpected(place)),
+        }
     }
 }

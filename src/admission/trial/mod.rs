@@ -11,6 +11,7 @@ mod call;
 mod expect;
 
 use super::{Ours, health};
+use crate::apart;
 use crate::contract::derive::{self, Underivable};
 use crate::contract::{Compiled, Probe, Violations, guard};
 use crate::task::Id;
@@ -144,10 +145,7 @@ impl Trial {
     pub async fn run(&self) -> Result<Passed, Failure> {
         let (contract, derives) = (self.contract.clone(), self.derives);
         // Making an input up may take a while of a processor.
-        let planned = tokio::task::spawn_blocking(move || plan(&contract, derives)).await;
-        let planned =
-            planned.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
-        let Some(probe) = planned? else {
+        let Some(probe) = apart::run(move || plan(&contract, derives)).await? else {
             return Ok(Passed::NoProbe);
         };
         let mut tally = Tally::default();
@@ -199,7 +197,8 @@ impl Trial {
             url,
             route: self.route.clone(),
             contract: self.contract.clone(),
-            within: probe.timeout.unwrap_or(timeout),
+            // A call has no more time than the contract gives it, so nor has its trial.
+            within: probe.timeout.map_or(timeout, |own| own.min(timeout)),
             probe,
             task: Id::mint(),
             is_outside: trials.is_outside,

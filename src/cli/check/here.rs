@@ -163,7 +163,7 @@ pub(super) fn contracts(found: &mut Findings, application: &Application) {
         .collect();
     let mut files = Vec::new();
     for path in paths {
-        match crate::cli::lint::read(&[path]) {
+        match crate::cli::file::read_all(&[path]) {
             Ok(read) => files.extend(read),
             Err(failure) => found.problem("contracts", failure.to_string()),
         }

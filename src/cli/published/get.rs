@@ -5,11 +5,12 @@ use semver::Version;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::admission::publication::{self, Book, Unusable};
+use crate::admission::publication::{self, Book};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{OutputArgs, client, output};
 use crate::consul::Client;
 use crate::contract::ContractId;
+use crate::contract::published::{self, Unusable};
 
 use super::{Place, failed};
 
@@ -88,7 +89,7 @@ async fn found(
         return Ok((version.clone(), book));
     }
     let known = publication::versions(consul, id).await.map_err(failed)?;
-    let known = publication::told(&known);
+    let known = published::told(&known);
     Err(Failure::Answer(match wanted {
         Some(version) => format!("{id} {version} is not published; {known}"),
         None => format!("{id} has no current version; {known}"),

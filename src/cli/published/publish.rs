@@ -4,18 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use semver::Version;
-use serde::Serialize;
-use serde_json::{Value, json};
 
-use crate::admission::publication::{self, Change, Conflict, Publication, Raise, Team};
+use crate::admission::publication::{self, Pointed, Raise, Team};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::lint::read;
-use crate::cli::{OutputArgs, client, output};
+use crate::cli::{OutputArgs, client, file, output};
 use crate::config::Registry;
 use crate::consul::Client;
-use crate::contract::trust::MOST_SIGNATURES;
-use crate::contract::{Contract, Profile, lint, openapi};
+use crate::contract::{self, Contract, Profile, lint};
 
+use super::course::{Course, Done, Stop, Why, tell};
 use super::{Place, failed};
 
 #[derive(Debug, Args)]
@@ -34,55 +31,88 @@ pub(in crate::cli) struct PublishArgs {
     output: OutputArgs,
 }
 
-/// What was done for one contract.
-#[derive(Debug, Serialize)]
-struct Done {
-    agent: String,
-    version: String,
-    digest: String,
-    /// `published`, `signed` or `unchanged`.
-    body: &'static str,
-    signatures_added: usize,
-    signatures_left_out: usize,
-    current: String,
-    /// What it breaks all the same.
-    allowed: Vec<Value>,
-    passed_over: Vec<String>,
-}
-
 pub(in crate::cli) fn publish(args: PublishArgs) -> Result<Exit, Failure> {
     let Some(contracts) = contracts(&args)? else {
         return Ok(Exit::Usage);
     };
     let (registry, consul) = args.place.registry()?;
-    client::block_on(async {
-        let mut exit = Exit::Fine;
-        let mut all = Vec::new();
-        for contract in &contracts {
-            let by = format!("cli/{}", registry.person);
-            let published = publication::publish(&consul, contract, &by, args.allow_breaking).await;
-            let publication = match published {
-                Err(publication::Error::Breaking(conflicts)) => {
-                    refuse(&conflicts, args.output);
-                    return Ok(Exit::Negative);
+    let desk = Desk {
+        registry,
+        consul,
+        allow_breaking: args.allow_breaking,
+        current: args.current,
+    };
+    let course = client::block_on(async { Ok::<_, Failure>(desk.publish(&contracts).await) })?;
+    tell(course, args.output)
+}
+
+/// Where contracts are published, and how.
+struct Desk {
+    registry: Registry,
+    consul: Client,
+    allow_breaking: bool,
+    current: Option<Version>,
+}
+
+impl Desk {
+    async fn publish<'c>(&self, contracts: &'c [Contract]) -> Course<'c> {
+        let mut course = Course {
+            done: Vec::new(),
+            stopped: None,
+        };
+        for (place, contract) in contracts.iter().enumerate() {
+            match self.publish_one(contract).await {
+                Ok(done) => course.done.push(done),
+                Err(why) => {
+                    course.stopped = Some(Stop {
+                        at: contract,
+                        later: &contracts[place + 1..],
+                        why,
+                    });
+                    break;
                 }
-                published => published.map_err(failed)?,
-            };
-            let current = args.current.as_ref();
-            let current = made_current(&registry, &consul, contract, current).await?;
-            if publication.left_out > 0 {
-                exit = Exit::Negative;
             }
-            all.push(done(contract, &publication, current));
         }
-        show(&all, args.output);
-        Ok(exit)
-    })
+        course
+    }
+
+    async fn publish_one<'c>(&self, contract: &'c Contract) -> Result<Done<'c>, Why> {
+        let by = format!("cli/{}", self.registry.person);
+        let published =
+            publication::publish(&self.consul, contract, &by, self.allow_breaking).await;
+        let publication = published.map_err(|error| match error {
+            publication::Error::Breaking(conflicts) => Why::Breaking(conflicts),
+            error => Why::Unpublished(failed(error)),
+        })?;
+        let pointed = self.made_current(contract).await;
+        Ok(Done {
+            contract,
+            publication,
+            pointed: pointed.map_err(|error| Why::Unfinished(failed(error)))?,
+        })
+    }
+
+    /// Moves the version pointer, up or as asked, and the index with it.
+    async fn made_current(&self, contract: &Contract) -> Result<Pointed, publication::Error> {
+        let pointed = match &self.current {
+            Some(version) => publication::point(&self.consul, &contract.id, version).await?,
+            None => publication::raise(&self.consul, contract, Raise::Lower).await?,
+        };
+        let tags = contract.tags.iter();
+        let tagged = tags.filter_map(|tag| tag.strip_prefix("team-")).next();
+        let (name, insists) = match self.registry.team.as_str() {
+            "" => (tagged.unwrap_or_default(), false),
+            team => (team, true),
+        };
+        publication::follow(&self.consul, contract, Team { name, insists }).await?;
+        Ok(pointed)
+    }
 }
 
 /// Reads and judges the file; nothing if it has faults, which are told.
 fn contracts(args: &PublishArgs) -> Result<Option<Vec<Contract>>, Failure> {
-    let files = read(std::slice::from_ref(&args.file))?;
+    let body = file::read(&args.file)?;
+    let files = [(args.file.display().to_string(), body)];
     let findings = lint::lint(&files, Profile::Default);
     if !findings.is_empty() {
         let told = lint::human(&findings, Profile::Default);
@@ -91,15 +121,8 @@ fn contracts(args: &PublishArgs) -> Result<Option<Vec<Contract>>, Failure> {
     if lint::has_errors(&findings) {
         return Ok(None);
     }
-    let body = &files[0].1;
-    let contracts = match openapi::is_document(body) {
-        true => openapi::read(body).map(|imported| {
-            let contracts = imported.into_iter().map(|one| one.contract);
-            contracts.collect()
-        }),
-        false => Contract::from_slice(body).map(|contract| vec![contract]),
-    };
-    let contracts: Vec<_> = contracts.map_err(|problems| Failure::Usage(problems.to_string()))?;
+    let contracts = contract::all_from_file(&files[0].1);
+    let contracts = contracts.map_err(|problems| Failure::Usage(problems.to_string()))?;
     let Some(version) = &args.current else {
         return Ok(Some(contracts));
     };
@@ -114,127 +137,5 @@ fn contracts(args: &PublishArgs) -> Result<Option<Vec<Contract>>, Failure> {
         _ => Err(Failure::Usage(
             "--current: the file holds several contracts".to_owned(),
         )),
-    }
-}
-
-/// Moves the version pointer, up or as asked, and the index with it.
-async fn made_current(
-    registry: &Registry,
-    consul: &Client,
-    contract: &Contract,
-    wanted: Option<&Version>,
-) -> Result<Version, Failure> {
-    let current = match wanted {
-        Some(version) => {
-            let pointed = publication::point(consul, &contract.id, version).await;
-            pointed.map_err(failed)?;
-            version.clone()
-        }
-        None => {
-            let raised = publication::raise(consul, contract, Raise::Lower).await;
-            raised.map_err(failed)?
-        }
-    };
-    let tags = contract.tags.iter();
-    let tagged = tags.filter_map(|tag| tag.strip_prefix("team-")).next();
-    let (name, insists) = match registry.team.as_str() {
-        "" => (tagged.unwrap_or_default(), false),
-        team => (team, true),
-    };
-    let followed = publication::follow(consul, contract, Team { name, insists }).await;
-    followed.map_err(failed)?;
-    Ok(current)
-}
-
-fn done(contract: &Contract, publication: &Publication, current: Version) -> Done {
-    let (body, signatures_added) = match publication.change {
-        Change::Created => ("published", 0),
-        Change::Signed(added) => ("signed", added),
-        Change::None => ("unchanged", 0),
-    };
-    Done {
-        agent: contract.id.to_string(),
-        version: contract.version.to_string(),
-        digest: contract.digest().to_string(),
-        body,
-        signatures_added,
-        signatures_left_out: publication.left_out,
-        current: current.to_string(),
-        allowed: publication.neighbours.conflicts.iter().map(told).collect(),
-        passed_over: publication.neighbours.passed_over.clone(),
-    }
-}
-
-fn told(conflict: &Conflict) -> Value {
-    json!({
-        "older": conflict.older,
-        "newer": conflict.newer,
-        "verdict": conflict.comparison.verdict(),
-        "findings": conflict.comparison.findings,
-        "left_out": conflict.comparison.left_out,
-    })
-}
-
-fn refuse(conflicts: &[Conflict], format: OutputArgs) {
-    if format.is_json() {
-        let refused: Vec<_> = conflicts.iter().map(told).collect();
-        output::json(&json!({ "refused": refused }));
-    } else {
-        for conflict in conflicts {
-            let (older, newer) = (&conflict.older, &conflict.newer);
-            let verdict = conflict.comparison.verdict().as_str();
-            output::line(&format!("from {older} to {newer}: {verdict}"));
-            for difference in conflict.differences() {
-                output::line(&format!("  {}", output::plain(&difference)));
-            }
-            if conflict.comparison.left_out > 0 {
-                output::line(&format!("  and {} more", conflict.comparison.left_out));
-            }
-        }
-    }
-    output::talk("nothing was published; raise the major, or publish with --allow-breaking");
-}
-
-fn show(all: &[Done], format: OutputArgs) {
-    for done in all {
-        for passed_over in &done.passed_over {
-            let passed_over = output::plain(passed_over);
-            output::talk(&format!(
-                "warning: could not be compared with {passed_over}"
-            ));
-        }
-        if !done.allowed.is_empty() {
-            let (agent, version) = (&done.agent, &done.version);
-            output::talk(&format!(
-                "warning: {agent} {version} is not compatible with its neighbours, as allowed"
-            ));
-        }
-        if done.signatures_left_out > 0 {
-            output::talk(&format!(
-                "signatures left out: {}; a contract bears {} at the most, and none that is published is dropped",
-                done.signatures_left_out, MOST_SIGNATURES
-            ));
-        }
-    }
-    if format.is_json() {
-        output::json(&json!(all));
-        return;
-    }
-    for done in all {
-        let body = match done.body {
-            "signed" => format!("{} signatures added", done.signatures_added),
-            "unchanged" => "is published already".to_owned(),
-            body => body.to_owned(),
-        };
-        let Done {
-            agent,
-            version,
-            digest,
-            current,
-            ..
-        } = done;
-        output::line(&format!(
-            "{agent} {version}: {body}; current is {current}; {digest}"
-        ));
     }
 }

@@ -111,7 +111,7 @@ fn some((name, value): (HeaderName, Option<HeaderValue>)) -> Option<(HeaderName,
 fn refusal(missing: Missing) -> Refusal {
     let detail = missing.to_string();
     match missing {
-        Missing::Unknown { .. } | Missing::Version { .. } => Refusal {
+        Missing::Unknown { .. } | Missing::Version { .. } | Missing::Current { .. } => Refusal {
             title: "No such published contract",
             ..Refusal::of(Problem::NotFound, detail)
         },

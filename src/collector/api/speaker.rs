@@ -5,6 +5,7 @@ use super::{Desk, Refusal, refused};
 use crate::collector::attempt::Told;
 use crate::collector::ingest::Parsed;
 use crate::task::{Problem, Reporter};
+use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::Received;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -71,7 +72,8 @@ async fn unserved(desk: &Desk, caller: &str, parsed: &Parsed) -> Result<BTreeSet
         match board.serves(agent, caller).await {
             Ok(true) => {}
             Ok(false) => drop(unserved.insert(agent.to_owned())),
-            Err(reason) => {
+            Err(error) => {
+                let reason = Chain(&error);
                 return Err(unavailable(format!(
                     "whether {caller} serves {agent} cannot be said now: {reason}; send again"
                 )));

@@ -6,15 +6,17 @@
 //! - what is found wrong is logged when it begins, when it changes and when it ends, not each time
 
 use super::Board;
-use super::index::{Entry, Index};
+use super::index::Index;
 use super::judge::{Judged, judge};
 use super::listing::Listing;
-use super::stored::read;
+use super::stored::{Found, read};
 use crate::backoff::Backoff;
 use crate::consul;
 use crate::contract::ContractId;
+use crate::contract::published::Entry;
 use crate::identity::Digest;
 use crate::task::Timestamp;
+use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::{self, Audit};
 use bytes::Bytes;
 use semver::Version;
@@ -170,37 +172,66 @@ impl Auditor {
                 }
             }
             let may_go_on = failures < MOST_FAILURES && Instant::now() < until;
-            let read = match may_go_on {
-                true => {
-                    let all = seen.listing.contracts.get(id).map_or(0, Vec::len);
-                    Some(read(&self.board.client, id, &versions, all).await)
-                }
+            let found = match may_go_on {
+                true => self.found(seen, id, &versions, &mut failures).await,
                 false => None,
             };
-            let Some(Ok(mut found)) = read else {
-                if let Some(Err(error)) = read {
-                    tracing::warn!(contract = %id, error, "published bodies could not be read");
-                    failures += 1;
-                }
+            let Some(found) = found else {
                 is_whole = false;
                 audits.keep(&former, id, &versions);
                 continue;
             };
-            failures = 0;
-            if let Some(pointer) = found.pointer.take() {
-                audits.pointers.insert(id.clone(), pointer);
-            }
-            for version in versions {
-                let Some(value) = found.bodies.remove(version) else {
-                    continue;
-                };
-                let judged = self.judge(seen, id, version, value, &mut kept).await;
-                audits
-                    .bodies
-                    .insert((id.clone(), version.clone()), Arc::new(judged));
-            }
+            self.take_in(seen, id, found, &mut audits, &mut kept).await;
         }
         (audits, is_whole)
+    }
+
+    /// Reads one contract; counts the failures that follow each other.
+    async fn found(
+        &self,
+        seen: &Seen,
+        id: &ContractId,
+        versions: &[&Version],
+        failures: &mut usize,
+    ) -> Option<Found> {
+        let all = seen.listing.contracts.get(id).map_or(0, Vec::len);
+        match read(&self.board.client, id, versions, all).await {
+            Ok(mut found) => {
+                *failures = 0;
+                found
+                    .bodies
+                    .retain(|version, _| versions.contains(&version));
+                Some(found)
+            }
+            Err(error) => {
+                let error = Chain(&error);
+                tracing::warn!(contract = %id, %error, "published bodies could not be read");
+                *failures += 1;
+                None
+            }
+        }
+    }
+
+    /// Judges what was read of one contract, the newest first.
+    async fn take_in(
+        &mut self,
+        seen: &Seen,
+        id: &ContractId,
+        found: Found,
+        audits: &mut Audits,
+        kept: &mut usize,
+    ) {
+        if let Some(pointer) = found.pointer {
+            audits.pointers.insert(id.clone(), pointer);
+        }
+        let mut bodies: Vec<_> = found.bodies.into_iter().collect();
+        bodies.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+        for (version, value) in bodies {
+            let judged = self.judge(seen, id, &version, value, kept).await;
+            audits
+                .bodies
+                .insert((id.clone(), version), Arc::new(judged));
+        }
     }
 
     async fn judge(

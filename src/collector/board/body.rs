@@ -1,10 +1,10 @@
 //! One published body, read when somebody asks for it.
 
-use super::Board;
 use super::judge::{Judged, judge};
-use super::stored::pointed;
+use super::{Board, Error};
 use crate::consul::Poll;
 use crate::contract::ContractId;
+use crate::contract::published;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -16,8 +16,6 @@ use tokio::time::timeout;
 
 /// For all that one question asks of Consul.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Versions that a refusal names.
-const MOST_NAMED: usize = 20;
 
 /// Which of the versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +39,9 @@ pub(in crate::collector) struct Text {
 pub(in crate::collector) enum Missing {
     #[error("{id} is not published")]
     Unknown { id: ContractId },
-    #[error("{id} has no published version {version}; there are {}", named(known))]
+    #[error("{id} has no current version; {}", published::told(known))]
+    Current { id: ContractId, known: Vec<Version> },
+    #[error("{id} has no published version {version}; {}", published::told(known))]
     Version {
         id: ContractId,
         version: String,
@@ -57,19 +57,6 @@ pub(in crate::collector) enum Missing {
     Away { id: ContractId, reason: String },
 }
 
-fn named(versions: &[Version]) -> String {
-    let shown: Vec<String> = versions
-        .iter()
-        .take(MOST_NAMED)
-        .map(Version::to_string)
-        .collect();
-    match versions.len() {
-        0 => "none".to_owned(),
-        count if count > MOST_NAMED => format!("{count}, the newest {}", shown.join(", ")),
-        _ => shown.join(", "),
-    }
-}
-
 impl Board {
     /// Reads a published contract from Consul, or from what the audit kept while Consul is away.
     pub(in crate::collector) async fn contract(
@@ -79,28 +66,27 @@ impl Board {
     ) -> Result<Text, Missing> {
         match timeout(WITHIN, self.ask(id, wanted)).await {
             Ok(Ok(found)) => found,
-            Ok(Err(reason)) => self.kept(id, wanted, reason),
-            Err(_elapsed) => self.kept(id, wanted, format!("no answer within {WITHIN:?}")),
+            Ok(Err(error)) => self.kept(id, wanted, &error),
+            Err(_elapsed) => self.kept(id, wanted, &Error::Silent(WITHIN)),
         }
     }
 
     /// Asks Consul; the outer error says why it could not be asked.
-    async fn ask(&self, id: &ContractId, wanted: &Wanted) -> Result<Result<Text, Missing>, String> {
+    async fn ask(&self, id: &ContractId, wanted: &Wanted) -> Result<Result<Text, Missing>, Error> {
         // The semaphore is never closed.
         let _permit = self.reads.acquire().await.ok();
         let layout = self.client.layout();
         let value = async |key: &str| {
-            let answer = self.client.kv_get(key, Poll::NOW).await;
-            let entry = answer.map_err(|error| Chain(&error).to_string())?.value;
-            Ok::<_, String>(entry.map(|entry| entry.value))
+            let entry = self.client.kv_get(key, Poll::NOW).await?.value;
+            Ok::<_, Error>(entry.map(|entry| entry.value))
         };
         let version = match wanted {
             Wanted::Exactly(version) => version.clone(),
             Wanted::Current => {
                 let pointer = value(&layout.version(id.as_str())).await?;
-                match pointer.and_then(|value| pointed(id, &value)) {
+                match pointer.and_then(|value| published::pointed(id, &value)) {
                     Some(version) => version,
-                    None => return Ok(Err(self.unknown(id, "current"))),
+                    None => return Ok(Err(self.without_current(id))),
                 }
             }
         };
@@ -120,7 +106,7 @@ impl Board {
     }
 
     /// Answers from what the audit kept.
-    fn kept(&self, id: &ContractId, wanted: &Wanted, reason: String) -> Result<Text, Missing> {
+    fn kept(&self, id: &ContractId, wanted: &Wanted, error: &Error) -> Result<Text, Missing> {
         let audits = self.audits.load();
         let version = match wanted {
             Wanted::Exactly(version) => Some(version.clone()),
@@ -128,7 +114,7 @@ impl Board {
         };
         let away = || Missing::Away {
             id: id.clone(),
-            reason,
+            reason: Chain(error).to_string(),
         };
         let Some(version) = version else {
             return Err(away());
@@ -143,15 +129,28 @@ impl Board {
     }
 
     fn unknown(&self, id: &ContractId, version: &str) -> Missing {
-        let listing = self.listing.borrow().value.clone().unwrap_or_default();
-        match listing.contracts.get(id) {
-            None => Missing::Unknown { id: id.clone() },
+        let id = id.clone();
+        match self.published(&id) {
+            None => Missing::Unknown { id },
             Some(known) => Missing::Version {
-                id: id.clone(),
+                id,
                 version: version.to_owned(),
-                known: known.clone(),
+                known,
             },
         }
+    }
+
+    fn without_current(&self, id: &ContractId) -> Missing {
+        let id = id.clone();
+        match self.published(&id) {
+            None => Missing::Unknown { id },
+            Some(known) => Missing::Current { id, known },
+        }
+    }
+
+    fn published(&self, id: &ContractId) -> Option<Vec<Version>> {
+        let listing = self.listing.borrow().value.clone()?;
+        listing.contracts.get(id).cloned()
     }
 
     /// Refuses a version that can be none of the contract's.
@@ -163,7 +162,7 @@ impl Board {
         if text == "current" {
             return Ok(Wanted::Current);
         }
-        let version = super::listing::version(id, text);
+        let version = published::version(id, text);
         version
             .map(Wanted::Exactly)
             .ok_or_else(|| self.unknown(id, text))

@@ -1,11 +1,8 @@
 //! The index: which version of each contract is current.
 
-use super::listing::version;
-use crate::consul::{Answer, Client, Error, KvEntry, Poll};
+use crate::consul::{Answer, Client, Error, KvEntry, Layout, Poll};
 use crate::contract::ContractId;
-use crate::identity::Digest;
-use semver::Version;
-use serde::Deserialize;
+use crate::contract::published::{Entry, indexed};
 use std::collections::BTreeMap;
 
 /// Entries that are looked at; there is one a contract.
@@ -15,45 +12,26 @@ const MOST_TEXT: usize = 256;
 /// Every entry, or why it cannot be read.
 pub(super) type Index = BTreeMap<ContractId, Result<Entry, String>>;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) version: Version,
-    pub(super) digest: Digest,
-    pub(super) team: String,
-    pub(super) updated_at: String,
-}
-
-#[derive(Deserialize)]
-struct Raw {
-    version: String,
-    digest: Digest,
-    #[serde(default)]
-    team: String,
-    #[serde(default)]
-    updated_at: String,
-}
-
 pub(super) async fn read(client: &Client, poll: Poll) -> Result<Answer<Index>, Error> {
     let prefix = client.layout().indexes();
     let answer = client.kv_list(&prefix, poll).await?;
-    let entries = answer.value.iter().filter_map(|entry| of(&prefix, entry));
+    let entries = answer
+        .value
+        .iter()
+        .filter_map(|entry| of(client.layout(), entry));
     let index = entries.take(MOST_ENTRIES).collect();
     Ok(answer.with(index))
 }
 
-/// Reads one entry; nothing where its key is no contract's, as that which keeps the prefix.
-fn of(prefix: &str, entry: &KvEntry) -> Option<(ContractId, Result<Entry, String>)> {
-    let id: ContractId = entry.key.strip_prefix(prefix)?.parse().ok()?;
-    let read = serde_json::from_slice::<Raw>(&entry.value).map_err(|error| error.to_string());
-    let read = read.and_then(|raw| {
-        let version =
-            version(&id, &raw.version).ok_or_else(|| format!("its version is none of {id}"))?;
-        Ok(Entry {
-            version,
-            digest: raw.digest,
-            team: raw.team.chars().take(MOST_TEXT).collect(),
-            updated_at: raw.updated_at.chars().take(MOST_TEXT).collect(),
-        })
+/// Reads one entry; nothing where its key is no contract's.
+fn of(layout: &Layout, entry: &KvEntry) -> Option<(ContractId, Result<Entry, String>)> {
+    let id = indexed(layout, &entry.key)?;
+    let read = Entry::read(&id, &entry.value).map_err(|error| error.to_string());
+    let short = |text: String| text.chars().take(MOST_TEXT).collect();
+    let read = read.map(|entry| Entry {
+        team: short(entry.team),
+        updated_at: short(entry.updated_at),
+        ..entry
     });
     Some((id, read))
 }
@@ -61,6 +39,7 @@ fn of(prefix: &str, entry: &KvEntry) -> Option<(ContractId, Result<Entry, String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::Digest;
     use serde_json::json;
 
     fn read(key: &str, value: &str) -> Option<(ContractId, Result<Entry, String>)> {
@@ -69,7 +48,7 @@ mod tests {
             value: value.to_owned().into(),
             modify_index: 1,
         };
-        of("hermes/index/", &entry)
+        of(&Layout::new("hermes"), &entry)
     }
 
     #[test]

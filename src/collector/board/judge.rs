@@ -3,8 +3,9 @@
 //! The digest is worked out anew; the one noted beside the body, its key, its signatures and who
 //! is trusted must all agree with it.
 
+use crate::apart;
+use crate::contract::published::{Published, Unusable};
 use crate::contract::trust::{Trust, Trusted, first_kid, integrity};
-use crate::contract::watch::Published;
 use crate::contract::{Contract, ContractId};
 use crate::identity::Digest;
 use crate::task::Timestamp;
@@ -76,7 +77,7 @@ pub(super) async fn judge(
 ) -> Judged {
     let (of, at) = (id.clone(), version.clone());
     // Reading may take milliseconds; the threads that answer others do not wait for it.
-    let read = tokio::task::spawn_blocking(move || read(&of, &at, &value, now)).await;
+    let read = apart::caught(move || read(&of, &at, &value, now)).await;
     let Ok((judged, contract)) = read else {
         return Judged::nothing(now).worse(Audit::Unreadable, "it could not be read");
     };
@@ -110,44 +111,37 @@ fn read(
     now: Timestamp,
 ) -> (Judged, Option<Contract>) {
     let mut judged = Judged::nothing(now);
-    let published: Published<'_> = match serde_json::from_slice(value) {
+    let published = match Published::read(value) {
         Ok(published) => published,
-        Err(error) => {
-            let detail = format!("it holds no published contract: {error}");
-            return (judged.worse(Audit::Unreadable, detail), None);
-        }
+        Err(error) => return (judged.worse(Audit::Unreadable, error.to_string()), None),
     };
+    let read = published.contract(id, version);
+    let found = match &read {
+        Ok(contract) => Some(contract),
+        Err(Unusable::Misplaced(contract)) => Some(&**contract),
+        Err(_) => None,
+    };
+    judged.digest = found.map(Contract::digest);
+    judged.kid = found.and_then(first_kid);
+    let read = read.and_then(|contract| published.check(&contract).map(|()| contract));
     judged.noted = Note {
         digest: Some(published.digest),
         published_at: shortened(published.published_at, MOST_NOTE),
         published_by: shortened(published.published_by, MOST_NOTE),
     };
-    let contract = match Contract::from_slice(published.contract.get().as_bytes()) {
-        Ok(contract) => contract,
-        Err(problems) => {
-            let detail = format!("its contract has faults: {problems}");
-            return (judged.worse(Audit::Unreadable, detail), None);
+    match read {
+        Ok(contract) => {
+            judged.contract = Some(Bytes::copy_from_slice(contract.body()));
+            (judged, Some(contract))
         }
-    };
-    let found = contract.digest();
-    judged.digest = Some(found);
-    judged.kid = first_kid(&contract);
-    if (&contract.id, &contract.version) != (id, version) {
-        let detail = format!(
-            "it holds {} {}, which belongs under another key",
-            contract.id, contract.version
-        );
-        return (judged.worse(Audit::Mismatch, detail), None);
+        Err(error) => {
+            let state = match error {
+                Unusable::Misplaced(_) | Unusable::Altered { .. } => Audit::Mismatch,
+                _ => Audit::Unreadable,
+            };
+            (judged.worse(state, error.to_string()), None)
+        }
     }
-    if found != published.digest {
-        let detail = format!(
-            "its digest is {found}, but {} was noted when it was published: it was changed since",
-            published.digest
-        );
-        return (judged.worse(Audit::Mismatch, detail), None);
-    }
-    judged.contract = Some(Bytes::copy_from_slice(contract.body()));
-    (judged, Some(contract))
 }
 
 /// Cuts a text, at a whole character.

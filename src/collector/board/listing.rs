@@ -1,7 +1,8 @@
 //! What is published, by its keys.
 
-use crate::consul::{Answer, Client, Error, Poll};
+use crate::consul::{Answer, Client, Error, Layout, Poll};
 use crate::contract::ContractId;
+use crate::contract::published::Key;
 use semver::Version;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,19 +32,19 @@ pub(super) struct Listing {
 pub(super) async fn read(client: &Client, poll: Poll) -> Result<Answer<Listing>, Error> {
     let prefix = client.layout().contracts();
     let answer = client.kv_keys(&prefix, poll).await?;
-    let listing = Listing::of(&prefix, answer.index, &answer.value);
+    let listing = Listing::of(client.layout(), answer.index, &answer.value);
     Ok(answer.with(listing))
 }
 
 impl Listing {
-    fn of(prefix: &str, index: u64, keys: &[String]) -> Self {
+    fn of(layout: &Layout, index: u64, keys: &[String]) -> Self {
         let mut listing = Self {
             index,
             ..Self::default()
         };
         let mut versions = 0;
         for key in keys {
-            let Some((id, rest)) = parts(prefix, key) else {
+            let Some((id, rest)) = Key::read(layout, key) else {
                 if listing.foreign.len() < MOST_SHOWN && !key.ends_with("/_keep") {
                     listing.foreign.push(key.chars().take(200).collect());
                 }
@@ -55,7 +56,7 @@ impl Listing {
                 continue;
             }
             let known = listing.contracts.entry(id).or_default();
-            if let Part::Body(version) = rest {
+            if let Key::Body(version) = rest {
                 known.push(version);
                 versions += 1;
             }
@@ -89,31 +90,6 @@ impl Listing {
     }
 }
 
-enum Part {
-    /// The pointer to the current version.
-    Pointer,
-    Body(Version),
-}
-
-/// Takes a key apart; nothing for one that is not of a contract.
-fn parts(prefix: &str, key: &str) -> Option<(ContractId, Part)> {
-    let (id, rest) = key.strip_prefix(prefix)?.split_once('/')?;
-    let id: ContractId = id.parse().ok()?;
-    if rest == "version" {
-        return Some((id, Part::Pointer));
-    }
-    let version = version(&id, rest)?;
-    Some((id, Part::Body(version)))
-}
-
-/// Reads a version as it stands in keys: plain, in its one spelling, and of this id.
-pub(super) fn version(id: &ContractId, text: &str) -> Option<Version> {
-    let version = Version::parse(text).ok()?;
-    let is_plain = version.pre.is_empty() && version.build.is_empty();
-    let is_of = version.major == u64::from(id.major()) && version.minor == u64::from(id.minor());
-    (is_plain && is_of).then_some(version)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,7 +99,7 @@ mod tests {
             .iter()
             .map(|key| format!("hermes/contracts/{key}"))
             .collect();
-        Listing::of("hermes/contracts/", 7, &keys)
+        Listing::of(&Layout::new("hermes"), 7, &keys)
     }
 
     #[test]
@@ -175,7 +151,7 @@ mod tests {
         }
         let many: Vec<String> = (0..50).map(|n| format!("hermes/contracts/{n}")).collect();
         assert_eq!(
-            Listing::of("hermes/contracts/", 1, &many).foreign.len(),
+            Listing::of(&Layout::new("hermes"), 1, &many).foreign.len(),
             MOST_SHOWN
         );
     }
@@ -187,7 +163,7 @@ mod tests {
                 (0..3).map(move |patch| format!("hermes/contracts/a{n}-v1.0/1.0.{patch}"))
             })
             .collect();
-        let listing = Listing::of("hermes/contracts/", 1, &keys);
+        let listing = Listing::of(&Layout::new("hermes"), 1, &keys);
         let (chosen, beyond) = listing.audited();
         assert_eq!((chosen.len(), beyond), (1_500, 2_500));
         let newest = chosen.values().all(|versions| versions[0].patch == 2);
@@ -196,7 +172,7 @@ mod tests {
         let many: Vec<String> = (0..MOST_CONTRACTS + 9)
             .map(|n| format!("hermes/contracts/a{n:05}-v1.0/1.0.0"))
             .collect();
-        let listing = Listing::of("hermes/contracts/", 1, &many);
+        let listing = Listing::of(&Layout::new("hermes"), 1, &many);
         assert_eq!(
             (listing.contracts.len(), listing.left_out),
             (MOST_CONTRACTS, 9)

@@ -6,10 +6,10 @@
 //! - Consul away: the last good answer stays, marked with its age
 //! - a changed body is found within two rounds of the audit, and once more in every full pass
 //! - three blocking polls in all, whatever is published; instances are read in turns
-//! - every list is bounded; what goes beyond is named, not dropped in silence
+//! - every list is bounded; contracts and bodies that go beyond are counted and told
 //! - elsewhere: what a contract is and who may sign it (`contract`), the watch loop (`consul`)
 
-mod agents;
+mod applications;
 mod auditor;
 mod body;
 mod index;
@@ -21,8 +21,8 @@ mod stored;
 
 pub(super) use body::{Missing, Text};
 
-use crate::consul::Client;
 use crate::consul::watch::{Options, Seen, watch};
+use crate::consul::{self, Client};
 use crate::contract::trust::Trust;
 use crate::telemetry::metrics;
 use arc_swap::ArcSwap;
@@ -57,6 +57,15 @@ pub(super) struct Age {
     pub(super) age: Duration,
     /// Consul cannot be asked for a part of it at present.
     pub(super) is_stale: bool,
+}
+
+/// Why something cannot be read from Consul.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("no answer from Consul within {0:?}")]
+    Silent(Duration),
+    #[error(transparent)]
+    Consul(#[from] consul::Error),
 }
 
 /// Consul has not answered since the start.

@@ -2,10 +2,10 @@
 
 use super::Board;
 use super::auditor::Audits;
-use super::index::Entry;
 use super::judge::Judged;
 use crate::consul::Instance;
 use crate::contract::ContractId;
+use crate::contract::published::Entry;
 use crate::identity::Digest;
 use crate::task::Timestamp;
 use crate::telemetry::metrics::Audit;
@@ -144,26 +144,12 @@ fn row(
         .iter()
         .map(|version| body(version, judged(version)));
     let bodies: Vec<(Audit, Body)> = bodies.collect();
-    let mut worst = bodies
-        .iter()
-        .max_by_key(|(state, _)| *state)
-        .map(|(state, body)| (*state, with(&body.audit, &body.version)));
     let trouble = match (known.entry, version) {
         (Some(Err(error)), _) => Some(format!("its index entry cannot be read: {error}")),
         (_, Some(version)) if !known.versions.contains(version) => Some(missing(version)),
         _ => None,
     };
-    if let Some(detail) = trouble
-        && worst
-            .as_ref()
-            .is_none_or(|(state, _)| *state < Audit::Unreadable)
-    {
-        worst = Some((Audit::Unreadable, told(Audit::Unreadable, detail)));
-    }
-    let (state, audit) = worst.unwrap_or_else(|| {
-        let detail = "no version of it is published";
-        (Audit::Unreadable, told(Audit::Unreadable, detail))
-    });
+    let (state, audit) = worst(&bodies, trouble);
     Row {
         family: known.id.family().to_owned(),
         team: team(entry, &known.instances),
@@ -178,6 +164,22 @@ fn row(
         audit,
         bodies: bodies.into_iter().map(|(_, body)| body).collect(),
         agent: known.id.clone(),
+    }
+}
+
+/// Finds the worst of what is wrong with bodies and of what keeps them from being current.
+fn worst(bodies: &[(Audit, Body)], trouble: Option<String>) -> (Audit, Finding) {
+    let unreadable = |detail| {
+        let state = Audit::Unreadable;
+        (state, told(state, detail))
+    };
+    let of_bodies = bodies.iter().max_by_key(|(state, _)| *state);
+    match (of_bodies, trouble) {
+        (Some((state, body)), trouble) if trouble.is_none() || *state >= Audit::Unreadable => {
+            (*state, with(&body.audit, &body.version))
+        }
+        (_, Some(detail)) => unreadable(detail),
+        (_, None) => unreadable("no version of it is published".to_owned()),
     }
 }
 

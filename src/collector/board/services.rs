@@ -4,8 +4,8 @@
 //! host. So one poll on the list of services tells which there are, and their instances are read
 //! one after the other: at most one read every `PACE`, and the pauses are as long as the rounds.
 
-use super::Board;
-use crate::consul::{Answer, Client, Error, Instance, Poll};
+use super::{Board, Error};
+use crate::consul::{self, Answer, Client, Instance, Poll};
 use crate::contract::ContractId;
 use crate::telemetry::log::Chain;
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Between two reads.
 const PACE: Duration = Duration::from_millis(20);
-/// Between two rounds, and after one at least its own length.
+/// Between two rounds; never shorter than the round before.
 const REST: Duration = Duration::from_secs(3);
 /// A round shows what it has so far this often.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -34,7 +34,12 @@ const MOST_INSTANCES: usize = 1_000;
 const TAG: &str = "hermes";
 
 /// The contracts that are registered as services.
-pub(super) type Names = BTreeSet<ContractId>;
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    ids: BTreeSet<ContractId>,
+    /// Beyond the bound.
+    left_out: usize,
+}
 
 /// What the rounds so far have found.
 #[derive(Debug, Default, Clone)]
@@ -46,14 +51,17 @@ pub(super) struct Services {
     pub(super) failing_since: Option<Instant>,
 }
 
-pub(super) async fn names(client: &Client, poll: Poll) -> Result<Answer<Names>, Error> {
+pub(super) async fn names(client: &Client, poll: Poll) -> Result<Answer<Names>, consul::Error> {
     let answer = client.services(poll).await?;
     let ours = answer
         .value
         .iter()
         .filter(|(_, tags)| tags.iter().any(|tag| tag == TAG));
-    let ids = ours.filter_map(|(name, _)| client.layout().of_service(name)?.parse().ok());
-    let names = ids.take(MOST_SERVICES).collect();
+    let mut ids = ours.filter_map(|(name, _)| client.layout().of_service(name)?.parse().ok());
+    let names = Names {
+        ids: ids.by_ref().take(MOST_SERVICES).collect(),
+        left_out: ids.count(),
+    };
     Ok(answer.with(names))
 }
 
@@ -63,13 +71,15 @@ pub(super) async fn take_turns(board: Arc<Board>) {
     let mut turns = Turns {
         good_at: Instant::now(),
         said: String::new(),
+        left_out: 0,
         board,
     };
     loop {
         let names = seen.borrow_and_update().value.clone();
         let began = Instant::now();
         if let Some(names) = &names {
-            turns.round(names).await;
+            turns.tell(names.left_out);
+            turns.round(&names.ids).await;
         }
         let rest = REST.max(began.elapsed());
         // A service that came or went is read soon, but a burst of them in one round.
@@ -84,11 +94,11 @@ async fn instances(
     client: &Client,
     id: &ContractId,
     within: Duration,
-) -> Result<Vec<Instance>, String> {
+) -> Result<Vec<Instance>, Error> {
     let service = client.layout().service(id.as_str());
     match timeout(within, client.health(&service, Poll::NOW)).await {
-        Ok(answer) => Ok(answer.map_err(|error| Chain(&error).to_string())?.value),
-        Err(_elapsed) => Err(format!("no answer from Consul within {within:?}")),
+        Ok(answer) => Ok(answer?.value),
+        Err(_elapsed) => Err(Error::Silent(within)),
     }
 }
 
@@ -111,30 +121,39 @@ impl Services {
 
 impl Board {
     /// Says whether an application serves a contract or did since the start; true where Consul
-    /// names nobody who does. An error tells why it cannot be said now.
+    /// names nobody who does. What no round has read yet is asked for.
     pub(in crate::collector) async fn serves(
         &self,
         agent: &str,
         application: &str,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Error> {
         let Ok(id) = agent.parse::<ContractId>() else {
             return Ok(true);
         };
-        let known = self.services.load();
-        match known.served_by.get(&id) {
-            None => return Ok(true),
-            Some(servers) if servers.is_empty() || servers.contains(application) => {
-                return Ok(true);
-            }
-            Some(_) => {}
+        let services = self.services.load();
+        let known = services.served_by.get(&id);
+        let known = known.filter(|servers| !servers.is_empty());
+        if known.is_some_and(|servers| servers.contains(application)) {
+            return Ok(true);
+        }
+        // Reports of what was never registered must not make a read each.
+        if known.is_none() && self.is_no_service(&id) {
+            return Ok(true);
         }
         // Somebody new may have come since the last round.
         // The semaphore is never closed.
         let _permit = self.reads.acquire().await.ok();
         let now = instances(&self.client, &id, ASKED_WITHIN).await?;
-        Ok(now
-            .iter()
-            .any(|instance| instance.app() == Some(application)))
+        let mut servers = now.iter().filter_map(Instance::app).peekable();
+        let is_nobodys = known.is_none() && servers.peek().is_none();
+        Ok(is_nobodys || servers.any(|server| server == application))
+    }
+
+    /// Says whether Consul's list of services is at hand as it is now, whole, and without this one.
+    fn is_no_service(&self, id: &ContractId) -> bool {
+        let seen = self.names.borrow();
+        let names = seen.value.as_ref().filter(|_| seen.error.is_none());
+        names.is_some_and(|names| names.left_out == 0 && !names.ids.contains(id))
     }
 }
 
@@ -143,10 +162,11 @@ struct Turns {
     /// When a read last succeeded.
     good_at: Instant,
     said: String,
+    left_out: usize,
 }
 
 impl Turns {
-    async fn round(&mut self, names: &Names) {
+    async fn round(&mut self, names: &BTreeSet<ContractId>) {
         let (mut services, mut shown_at) =
             ((*self.board.services.load_full()).clone(), Instant::now());
         services.instances.retain(|id, _| names.contains(id));
@@ -168,7 +188,7 @@ impl Turns {
                     (self.good_at, failures) = (Instant::now(), 0);
                 }
                 Err(error) => {
-                    self.say(id, error);
+                    self.say(id, &error);
                     failures += 1;
                 }
             }
@@ -194,7 +214,7 @@ impl Turns {
         listing.is_none_or(|listing| listing.contracts.contains_key(id))
     }
 
-    async fn read(&self, id: &ContractId) -> Result<Vec<Instance>, String> {
+    async fn read(&self, id: &ContractId) -> Result<Vec<Instance>, Error> {
         let mut instances = instances(&self.board.client, id, READ_TIMEOUT).await?;
         if instances.len() > MOST_INSTANCES {
             tracing::warn!(
@@ -208,10 +228,22 @@ impl Turns {
     }
 
     /// Logs a failure once.
-    fn say(&mut self, id: &ContractId, error: String) {
+    fn say(&mut self, id: &ContractId, error: &Error) {
+        let error = Chain(error).to_string();
         if error != self.said {
             tracing::warn!(contract = %id, error, "the instances could not be read");
             self.said = error;
         }
+    }
+
+    /// Logs that there are more contracts than are read, when they become more.
+    fn tell(&mut self, left_out: usize) {
+        if left_out > self.left_out {
+            tracing::warn!(
+                services = left_out,
+                "more contracts are registered than are read; those beyond are on no list"
+            );
+        }
+        self.left_out = left_out;
     }
 }

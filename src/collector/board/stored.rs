@@ -1,9 +1,9 @@
 //! What stands at the keys of one contract.
 
-use super::listing::version;
+use super::Error;
 use crate::consul::{Client, ErrorKind, KvEntry, Poll};
 use crate::contract::ContractId;
-use crate::telemetry::log::Chain;
+use crate::contract::published::{Key, pointed};
 use bytes::Bytes;
 use semver::Version;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(super) async fn read(
     id: &ContractId,
     versions: &[&Version],
     all: usize,
-) -> Result<Found, String> {
+) -> Result<Found, Error> {
     let at_once = match all <= MOST_AT_ONCE {
         true => at_once(client, id).await?,
         false => None,
@@ -41,12 +41,10 @@ pub(super) async fn read(
         bodies: HashMap::new(),
     };
     for entry in entries {
-        match entry.key.rsplit('/').next() {
-            Some("version") => found.pointer = pointed(id, &entry.value),
-            Some(name) => {
-                if let Some(version) = version(id, name) {
-                    found.bodies.insert(version, entry.value);
-                }
+        match Key::read(client.layout(), &entry.key) {
+            Some((_, Key::Pointer)) => found.pointer = pointed(id, &entry.value),
+            Some((_, Key::Body(version))) => {
+                found.bodies.insert(version, entry.value);
             }
             None => {}
         }
@@ -56,14 +54,14 @@ pub(super) async fn read(
 
 /// Reads all below the contract's prefix; nothing where that is too much for one answer, since
 /// anybody may put more there than belongs there.
-async fn at_once(client: &Client, id: &ContractId) -> Result<Option<Vec<KvEntry>>, String> {
+async fn at_once(client: &Client, id: &ContractId) -> Result<Option<Vec<KvEntry>>, Error> {
     let prefix = client.layout().bodies(id.as_str());
     let listed = timeout(READ_TIMEOUT, client.kv_list(&prefix, Poll::NOW)).await;
     match listed {
         Ok(Ok(answer)) => Ok(Some(answer.value)),
         Ok(Err(error)) if error.kind() == ErrorKind::BadAnswer => Ok(None),
-        Ok(Err(error)) => Err(Chain(&error).to_string()),
-        Err(_elapsed) => Err(silence()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_elapsed) => Err(Error::Silent(READ_TIMEOUT)),
     }
 }
 
@@ -71,7 +69,7 @@ async fn one_by_one(
     client: &Client,
     id: &ContractId,
     versions: &[&Version],
-) -> Result<Vec<KvEntry>, String> {
+) -> Result<Vec<KvEntry>, Error> {
     let layout = client.layout();
     let bodies = versions
         .iter()
@@ -79,22 +77,9 @@ async fn one_by_one(
     let mut entries = Vec::new();
     for key in bodies.chain([layout.version(id.as_str())]) {
         match timeout(READ_TIMEOUT, client.kv_get(&key, Poll::NOW)).await {
-            Ok(answer) => {
-                let answer = answer.map_err(|error| Chain(&error).to_string())?;
-                entries.extend(answer.value);
-            }
-            Err(_elapsed) => return Err(silence()),
+            Ok(answer) => entries.extend(answer?.value),
+            Err(_elapsed) => return Err(Error::Silent(READ_TIMEOUT)),
         }
     }
     Ok(entries)
-}
-
-fn silence() -> String {
-    format!("no answer from Consul within {READ_TIMEOUT:?}")
-}
-
-/// Reads the pointer to the current version.
-pub(super) fn pointed(id: &ContractId, value: &[u8]) -> Option<Version> {
-    let text = std::str::from_utf8(value).ok()?;
-    version(id, text.trim())
 }

@@ -1,6 +1,7 @@
 //! How often watches ask, and how many polls they hold.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -10,10 +11,12 @@ use tokio::time::{Instant, sleep};
 const BURST: u32 = 3;
 const TOKEN_EVERY: Duration = Duration::from_millis(500);
 
-/// How many polls may be blocked at a time; one agent has 200 connections for a whole host.
+/// What the watches of one client share: how many polls may be blocked at a time, since one agent
+/// has 200 connections for a whole host, and how often the agent was lost.
 #[derive(Clone, Debug)]
 pub struct Budget {
     free: Arc<Semaphore>,
+    losses: Arc<AtomicU64>,
 }
 
 /// One blocked poll's part of the budget; given back when dropped.
@@ -23,7 +26,20 @@ pub struct Slot(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphor
 impl Budget {
     pub fn new(watches: usize) -> Budget {
         let free = Arc::new(Semaphore::new(watches.min(Semaphore::MAX_PERMITS)));
-        Budget { free }
+        Budget {
+            free,
+            losses: Arc::default(),
+        }
+    }
+
+    /// Notes that a request did not reach the agent, or that its answer broke off.
+    pub(crate) fn note_loss(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the losses so far.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
     }
 
     /// Takes a slot, if one is free.

@@ -351,3 +351,17 @@ async fn a_change_between_two_polls_is_seen() {
         .unwrap();
     assert_eq!(receiver.borrow().value, Some(Arc::new(42)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_index_from_before_the_agent_was_lost_is_not_asked_for() {
+    let budget = Budget::new(1);
+    let replies = [(0, good(26, 1)), (0, good(13, 2)), (0, good(14, 3))];
+    let world = World::with(budget.clone(), Options::URGENT, replies);
+    // Between two polls of this watch, somebody else's request does not get through.
+    sleep(COALESCE / 2).await;
+    budget.note_loss();
+    let seen = world.settle().await;
+    assert_eq!(world.indexes(), [None, None, Some(13), Some(14)]);
+    assert_eq!(seen.value, Some(Arc::new(3)));
+    assert!(seen.broken_at.is_some(), "the store may be another one");
+}

@@ -12,6 +12,7 @@
 //! - elsewhere: what one contract has wrong by itself (`lint`), who may publish (`admission`)
 
 mod array;
+mod branch;
 mod combination;
 mod constraints;
 mod instance;

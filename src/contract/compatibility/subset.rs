@@ -9,7 +9,7 @@
 
 use std::{collections::HashSet, rc::Rc};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     instance,
@@ -233,15 +233,14 @@ impl Subset {
 
     fn wrong_type<'a>(&self, piece: &Piece<'a>, sup: Node<'a>) -> Option<Issue<'a>> {
         let said = sup.get("type")?;
-        let sample = |text: &str| -> Value { serde_json::from_str(text).unwrap_or_default() };
         let (sample, name) = match (piece.kind, piece.is_whole) {
             (Kind::Null, _) => (Value::Null, "null"),
-            (Kind::Boolean, _) => (sample("true"), "a boolean"),
-            (Kind::Number, true) => (sample("1"), "an integer"),
-            (Kind::Number, false) => (sample("1.5"), "a number with a fraction"),
-            (Kind::Text, _) => (sample("\"\""), "a string"),
-            (Kind::Array, _) => (sample("[]"), "an array"),
-            (Kind::Object, _) => (sample("{}"), "an object"),
+            (Kind::Boolean, _) => (json!(true), "a boolean"),
+            (Kind::Number, true) => (json!(1), "an integer"),
+            (Kind::Number, false) => (json!(1.5), "a number with a fraction"),
+            (Kind::Text, _) => (json!(""), "a string"),
+            (Kind::Array, _) => (json!([]), "an array"),
+            (Kind::Object, _) => (json!({}), "an object"),
         };
         if instance::has_type(said, &sample) {
             return None;

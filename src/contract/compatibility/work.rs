@@ -59,6 +59,12 @@ impl Work {
         self.steps.get() == 0
     }
 
+    /// Counts the steps taken so far.
+    #[cfg(test)]
+    pub fn taken(&self) -> u32 {
+        MOST_STEPS - self.steps.get()
+    }
+
     /// Answers whether a list of the schema holds a value.
     pub fn holds(&self, list: &Value, value: &Value) -> bool {
         let mut lists = self.lists.borrow_mut();

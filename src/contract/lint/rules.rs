@@ -36,8 +36,8 @@ const RULES: [(&str, &str); 49] = [
     ("json", "A contract is one JSON object."),
     ("large-integer", "Integers lie within 2^53."),
     ("method", "A contract is called by POST, PUT or PATCH."),
-    ("misspelt-keyword", "Keywords of schemas are spelt right."),
     ("missing-field", "Required fields are there."),
+    ("misspelt-keyword", "Keywords of schemas are spelt right."),
     (
         "no-contract",
         "A document holds the contract that is wanted.",
@@ -73,21 +73,21 @@ const RULES: [(&str, &str); 49] = [
     ("shared-route", "A route leads to one contract."),
     ("signature", "Signatures verify by the key they carry."),
     (
-        "timeout",
-        "timeout_ms is a positive integer of at most a day.",
-    ),
-    (
         "signature-hash",
         "A signature is a signature and not a hash.",
     ),
+    (
+        "timeout",
+        "timeout_ms is a positive integer of at most a day.",
+    ),
     ("unchecked-format", "Formats are those that are checked."),
-    ("unknown-field", "Fields of the contract are known."),
-    ("unknown-format", "Formats are those that are checked."),
-    ("unknown-keyword", "Keywords are known, or begin with x-."),
     (
         "unjudged-signature",
         "Signatures carry the key they verify by.",
     ),
+    ("unknown-field", "Fields of the contract are known."),
+    ("unknown-format", "Formats are those that are checked."),
+    ("unknown-keyword", "Keywords are known, or begin with x-."),
     ("unresolved-ref", "References lead to a schema."),
     ("version-form", "A version is MAJOR.MINOR.PATCH."),
 ];
@@ -96,4 +96,16 @@ const RULES: [(&str, &str); 49] = [
 pub fn meaning(rule: &str) -> Option<&'static str> {
     let mut rules = RULES.iter();
     Some(rules.find(|(name, _)| *name == rule)?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_stand_in_the_order_of_the_alphabet() {
+        let mut pairs = RULES.windows(2);
+        let fault = pairs.find(|pair| pair[0].0 >= pair[1].0);
+        assert_eq!(fault, None);
+    }
 }

@@ -5,7 +5,8 @@
 //!
 //! - one good signature suffices: renewed ones stand beside those they follow
 //! - keys come from the settings or from the signature itself, never from an address in it
-//! - a first key counts for its whole family, and is on disk before it counts
+//! - a first key counts for its whole family, and is on disk before it counts; a family beyond the
+//!   bound of first keys is refused, and none is forgotten for it
 //! - elsewhere: keys and single signatures (`identity`), fetching bodies (`watch`)
 
 mod listed;
@@ -129,13 +130,13 @@ impl Trust {
     /// Judges by the first key of the family, which may be the one that comes now.
     async fn first_seen(&self, contract: &Contract, signed: &Signed) -> Result<Trusted, Reason> {
         let family = contract.id.family();
-        let mut pins = self.pins.lock().await;
-        match (pins.of(family), signed.0.is_empty()) {
-            (Some(pin), true) => Err(Reason::UnsignedNow {
-                kid: pin.kid.clone(),
-            }),
+        let pin = match (self.pins.of(family), signed.0.is_empty()) {
+            (Some(pin), true) => {
+                let kid = pin.kid.clone();
+                return Err(Reason::UnsignedNow { kid });
+            }
             (None, true) => {
-                if pins.is_first_unsigned(family) {
+                if self.pins.is_first_unsigned(family) {
                     tracing::warn!(
                         contract = contract.id.as_str(),
                         digest = %contract.digest(),
@@ -143,18 +144,18 @@ impl Trust {
                          one of its family is seen; sign it, or list keys and set trust.mode"
                     );
                 }
-                Ok(Trusted::Unsigned)
+                return Ok(Trusted::Unsigned);
             }
-            (Some(pin), false) => {
-                let kid = signed.by_pin(pin)?;
-                Ok(Trusted::Signed { kid })
-            }
+            (Some(pin), false) => pin,
             (None, false) => {
                 let (kid, key) = signed.by_own_keys().map_err(Reason::NoneGood)?;
-                pins.add(family, Pin::new(kid.clone(), key)).await;
-                Ok(Trusted::Signed { kid })
+                let pin = self.pins.reserve(family, Pin::new(kid, key));
+                pin.ok_or(Reason::NoRoom)?
             }
-        }
+        };
+        let kid = signed.by_pin(&pin)?;
+        self.pins.keep(family, &pin).await;
+        Ok(Trusted::Signed { kid })
     }
 
     /// Remembers that the family is signed, also where a listed key proved it.
@@ -163,10 +164,12 @@ impl Trust {
             return;
         }
         let family = contract.id.family();
-        let mut pins = self.pins.lock().await;
-        if pins.of(family).is_none() {
+        let pin = self.pins.of(family).or_else(|| {
             let pin = Pin::new(key.thumbprint(), key.clone());
-            pins.add(family, pin).await;
+            self.pins.reserve(family, pin)
+        });
+        if let Some(pin) = pin {
+            self.pins.keep(family, &pin).await;
         }
     }
 }

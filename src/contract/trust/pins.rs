@@ -5,8 +5,9 @@ use crate::store::{Store, StoreError};
 use crate::task::Timestamp;
 use rusqlite::params;
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::OnceCell;
 
 /// This room's step of the state file's schema.
 pub const MIGRATION: &str = "
@@ -19,31 +20,56 @@ pub const MIGRATION: &str = "
 
 /// A stalled disk must not stall calls for longer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Families that have a first key. None makes room for another: a family that has lost its key
+/// would take anybody's next.
+pub(super) const MOST_PINNED: usize = 4096;
 /// Families whose missing signature was told; beyond that it is told no more.
 const MOST_TOLD: usize = 4096;
 
 /// A key that counts for a family.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Pin {
     /// As the signature called it.
     pub kid: String,
     pub key: PublicKey,
+    /// Set once it was tried to write it down.
+    kept: OnceCell<()>,
 }
 
-/// All first keys; whoever holds the lock sees no other judgement of the family in between.
+/// All first keys. Whoever comes first for a family decides in memory; the disk is waited for
+/// without the lock, so that a stalled one holds up no other family.
 #[derive(Debug, Default)]
-pub struct Pins(Mutex<Seen>);
+pub struct Pins {
+    state: Option<Store>,
+    seen: Mutex<Seen>,
+}
 
 #[derive(Debug, Default)]
-pub struct Seen {
-    state: Option<Store>,
-    pins: HashMap<String, Pin>,
+struct Seen {
+    pins: HashMap<String, Arc<Pin>>,
     unsigned: HashSet<String>,
+    is_full_told: bool,
+}
+
+/// Why a key was not kept.
+#[derive(Debug, thiserror::Error)]
+enum Unkept {
+    #[error(transparent)]
+    Store(StoreError),
+    #[error("state.db did not answer within {PATIENCE:?}")]
+    Silent,
 }
 
 impl Pin {
     pub fn new(kid: String, key: PublicKey) -> Self {
-        Self { kid, key }
+        let kept = OnceCell::new();
+        Self { kid, key, kept }
+    }
+
+    /// One that was read back.
+    fn kept(kid: String, key: PublicKey) -> Self {
+        let kept = OnceCell::new_with(Some(()));
+        Self { kid, key, kept }
     }
 }
 
@@ -58,10 +84,10 @@ impl Pins {
                 rows.collect()
             })
             .await?;
-        let mut pins = HashMap::new();
+        let mut seen = Seen::default();
         for (family, kid, jwk) in rows {
             match PublicKey::from_file(jwk.as_bytes()) {
-                Ok(key) => drop(pins.insert(family, Pin { kid, key })),
+                Ok(key) => drop(seen.pins.insert(family, Arc::new(Pin::kept(kid, key)))),
                 Err(error) => tracing::error!(
                     family,
                     kid,
@@ -70,54 +96,76 @@ impl Pins {
                 ),
             }
         }
-        let state = Some(state);
-        let unsigned = HashSet::new();
-        Ok(Self(Mutex::new(Seen {
-            state,
-            pins,
-            unsigned,
-        })))
+        Ok(Self {
+            state: Some(state),
+            seen: Mutex::new(seen),
+        })
     }
 
-    pub async fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().await
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Seen {
-    pub fn of(&self, family: &str) -> Option<&Pin> {
-        self.pins.get(family)
+    /// Returns the key that counts for a family.
+    pub fn of(&self, family: &str) -> Option<Arc<Pin>> {
+        self.seen().pins.get(family).cloned()
     }
 
     /// Says whether nobody was told yet that contracts of the family bear no signature.
-    pub fn is_first_unsigned(&mut self, family: &str) -> bool {
-        self.unsigned.len() < MOST_TOLD && self.unsigned.insert(family.to_owned())
+    pub fn is_first_unsigned(&self, family: &str) -> bool {
+        let unsigned = &mut self.seen().unsigned;
+        unsigned.len() < MOST_TOLD && unsigned.insert(family.to_owned())
     }
 
-    /// Lets a key count for a family from now on; returns once that survives the process. If it
-    /// cannot be kept, it counts for this process.
-    pub async fn add(&mut self, family: &str, pin: Pin) {
+    /// Lets a key count for a family from now on, unless one does already; returns the one that
+    /// does, or nothing where there is no room for a further family.
+    pub fn reserve(&self, family: &str, pin: Pin) -> Option<Arc<Pin>> {
+        let mut seen = self.seen();
+        if let Some(first) = seen.pins.get(family) {
+            return Some(first.clone());
+        }
+        if seen.pins.len() >= MOST_PINNED {
+            if !std::mem::replace(&mut seen.is_full_told, true) {
+                tracing::error!(
+                    family,
+                    families = MOST_PINNED,
+                    "no further family's first key is remembered; list keys as [[trust.key]]"
+                );
+            }
+            return None;
+        }
         tracing::info!(
             family,
             kid = pin.kid,
             thumbprint = pin.key.thumbprint(),
             "the first key of a contract family was seen; it alone counts from now on"
         );
-        if let Some(state) = &self.state
-            && let Err(error) = keep(state, family, &pin).await
-        {
-            tracing::error!(
-                family,
-                kid = pin.kid,
-                error,
-                "the key could not be remembered"
-            );
-        }
-        self.pins.insert(family.to_owned(), pin);
+        let pin = Arc::new(pin);
+        seen.pins.insert(family.to_owned(), pin.clone());
+        Some(pin)
+    }
+
+    /// Returns once the key survives the process. If it cannot be kept, it counts for this process.
+    pub async fn keep(&self, family: &str, pin: &Pin) {
+        let Some(state) = &self.state else {
+            return;
+        };
+        // Of those who wait for the same key one writes; should it be dropped, the next does.
+        let kept = pin.kept.get_or_init(async || {
+            if let Err(error) = keep(state, family, pin).await {
+                tracing::error!(
+                    family,
+                    kid = pin.kid,
+                    %error,
+                    "the key could not be remembered"
+                );
+            }
+        });
+        kept.await;
     }
 }
 
-async fn keep(state: &Store, family: &str, pin: &Pin) -> Result<(), String> {
+async fn keep(state: &Store, family: &str, pin: &Pin) -> Result<(), Unkept> {
     let (family, kid) = (family.to_owned(), pin.kid.clone());
     let (jwk, now) = (
         pin.key.to_jwk().to_string(),
@@ -130,8 +178,7 @@ async fn keep(state: &Store, family: &str, pin: &Pin) -> Result<(), String> {
         insert.execute(params![family, kid, jwk, now])
     });
     match tokio::time::timeout(PATIENCE, kept).await {
-        Ok(Ok(_rows)) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_elapsed) => Err(format!("state.db did not answer within {PATIENCE:?}")),
+        Ok(kept) => kept.map(|_rows| ()).map_err(Unkept::Store),
+        Err(_elapsed) => Err(Unkept::Silent),
     }
 }

@@ -277,6 +277,60 @@ async fn of_two_first_keys_at_once_one_counts() {
 }
 
 #[tokio::test]
+async fn a_stalled_disk_holds_up_all_new_families_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let (store, _) = crate::store::Store::open(&path, &STATE, Options::default()).unwrap();
+    let opened = Trust::open(Config::default(), Some(store.clone())).await;
+    let trust = opened.unwrap();
+    let (release, stalled) = std::sync::mpsc::channel::<()>();
+    store
+        .offer(move |_| Ok(stalled.recv().is_ok()), |_| {})
+        .unwrap();
+    let key = pair();
+    // Ten families, each twice.
+    let documents =
+        (0..20).map(|n| signed(document(&format!("a{}-v1.0", n % 10), &[]), &[(&key, "k")]));
+    let documents: Vec<Value> = documents.collect();
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let mut workers = tokio::task::JoinSet::new();
+    for document in documents {
+        let trust = trust.clone();
+        workers.spawn(async move { judged(&trust, &document).await });
+    }
+    for judged in workers.join_all().await {
+        assert_eq!(judged, Ok(Some("k".into())));
+    }
+    let took = began.elapsed().as_secs_f64();
+    assert!((1.9..2.5).contains(&took), "{took}");
+    tokio::time::resume();
+    drop((release, trust));
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_family_beyond_the_bound_is_refused_and_none_is_forgotten() {
+    let trust = trust(Mode::Tofu, Vec::new()).await;
+    let (first, second) = (pair(), pair());
+    let good = signed(fraud(), &[(&first, "first")]);
+    assert_eq!(judged(&trust, &good).await, Ok(Some("first".into())));
+    let reserve = |n: usize| {
+        let pin = Pin::new("k".to_owned(), second.public().clone());
+        trust.pins.reserve(&format!("a{n}"), pin).is_some()
+    };
+    assert!((1..pins::MOST_PINNED).all(reserve));
+    let further = signed(document("loans-v1.0", &[]), &[(&second, "second")]);
+    refused(
+        judged(&trust, &further).await,
+        &["4096 families have a first key", "[[trust.key]]"],
+    );
+    assert_eq!(judged(&trust, &good).await, Ok(Some("first".into())));
+    let stranger = signed(fraud(), &[(&second, "second")]);
+    refused(judged(&trust, &stranger).await, &["another key than first"]);
+}
+
+#[tokio::test]
 async fn only_so_many_signatures_are_looked_at() {
     let (first, other) = (pair(), pair());
     let trust = trust(Mode::Tofu, Vec::new()).await;

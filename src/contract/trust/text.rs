@@ -1,5 +1,6 @@
 //! Putting signatures into a contract's text, which otherwise stays as its author laid it out.
 
+use crate::contract::part::{place, replaced};
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use serde_json::value::RawValue;
@@ -14,10 +15,9 @@ pub fn with_signatures(text: &str, signatures: &[Value]) -> Option<String> {
     let array = array(signatures, indent)?;
     match members.get(NAME) {
         Some(there) => {
-            // Both are slices of one text.
-            let from = there.get().as_ptr() as usize - text.as_ptr() as usize;
-            let (before, rest) = text.split_at_checked(from)?;
-            Some([before, &array, &rest[there.get().len()..]].concat())
+            let text = text.as_bytes();
+            let place = place(text, there.get().as_bytes())?;
+            String::from_utf8(replaced(text, place, array.as_bytes())).ok()
         }
         None => {
             let (inside, end) = text.split_at_checked(text.rfind('}')?)?;

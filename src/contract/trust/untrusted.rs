@@ -30,6 +30,8 @@ pub enum Reason {
     UnsignedNow { kid: String },
     #[error("no [[trust.key]] has ids that match it; list the key of whoever answers for it")]
     NoKeyListed,
+    #[error("{MOST} families have a first key, and no further one is remembered; list its key as [[trust.key]]", MOST = super::pins::MOST_PINNED)]
+    NoRoom,
     #[error("it bears {0} signatures, at most {MOST} are looked at; remove old ones", MOST = super::MOST_SIGNATURES)]
     TooMany(usize),
     #[error("no signature is good{}", Faults(.0))]
@@ -54,7 +56,7 @@ pub enum Why {
         "no [[trust.key]] for this contract has that kid; list the key, or sign with a listed one"
     )]
     Unlisted,
-    #[error("it names no kid, and so no listed key")]
+    #[error("it names no kid, and so no listed key; sign it with `--kid`")]
     Nameless,
     #[error(
         "another key than {0}, which counts for this family; sign with that, or list the new key as [[trust.key]] with ids that match"
@@ -86,8 +88,13 @@ impl fmt::Display for Faults<'_> {
             }
         }
         match self.0.len().saturating_sub(MOST_TOLD) {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more"),
+            0 => {}
+            more => write!(f, "; and {more} more")?,
+        }
+        let is_broken = |fault: &Fault| matches!(fault.why, Why::Signature(_));
+        match self.0.iter().any(is_broken) {
+            true => f.write_str("; sign it again after its last change"),
+            false => Ok(()),
         }
     }
 }

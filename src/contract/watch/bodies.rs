@@ -2,29 +2,22 @@
 //! who signed them.
 
 use super::Directory;
+use crate::apart;
 use crate::consul::{Instance, Poll};
+use crate::contract::published::{Published, Unusable};
 use crate::contract::trust::{self, Untrusted};
-use crate::contract::{Compiled, Contract, ContractId, Problems};
+use crate::contract::{Compiled, Contract, ContractId};
 use crate::identity::Digest;
 use semver::Version;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use std::sync::Arc;
-
-/// A published body as it stands in Consul.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Published<'a> {
-    #[serde(borrow)]
-    pub contract: &'a RawValue,
-    pub digest: Digest,
-    pub published_at: String,
-    pub published_by: String,
-}
 
 /// Why an instance's contract cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the instance names no version or digest that can be read")]
+    #[error(
+        "the instance names no version or digest that can be read; its sidecar writes them as \
+         hermes_version and hermes_digest when it registers"
+    )]
     Unnamed,
     #[error("read {key}")]
     Read {
@@ -32,23 +25,13 @@ pub enum Error {
         #[source]
         source: crate::consul::Error,
     },
-    #[error("nothing is published at {key}")]
-    Missing { key: String },
-    #[error("{key} holds no published contract")]
-    Shape {
-        key: String,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("{key} holds a contract with faults: {problems}")]
-    Faulty {
-        key: String,
-        problems: Arc<Problems>,
-    },
     #[error(
-        "{key} holds {found}, which belongs elsewhere; restore the body or publish a new version"
+        "nothing is published at {key}; the instance's sidecar puts it there within a minute, \
+         `contract publish` at once"
     )]
-    Misplaced { key: String, found: String },
+    Missing { key: String },
+    #[error("{key}: {source}")]
+    Unusable { key: String, source: Unusable },
     #[error(
         "{key} has digest {found}, the instance names {named} (kid {}): the body or the \
          registration was changed; restore it or publish a new version",
@@ -106,9 +89,7 @@ impl Error {
     pub fn refusal(&self, named: &Named) -> Option<Refusal> {
         let (digest, kids) = match self {
             Error::Unnamed | Error::Read { .. } | Error::Missing { .. } => return None,
-            Error::Shape { .. } | Error::Faulty { .. } | Error::Misplaced { .. } => {
-                (named.digest, Vec::new())
-            }
+            Error::Unusable { .. } => (named.digest, Vec::new()),
             Error::Mismatch { found, kids, .. } => (*found, kids.clone()),
             Error::Untrusted { source, .. } => (source.digest, source.kids.to_vec()),
         };
@@ -130,18 +111,13 @@ pub fn named(id: &ContractId, instance: &Instance) -> Result<Named, Error> {
         .and_then(|text| Version::parse(text).ok());
     let digest = instance.digest().and_then(|text| text.parse().ok());
     match (version, digest) {
-        (Some(version), Some(digest)) if is_of(id, &version) => Ok(Named {
+        (Some(version), Some(digest)) if id.has(&version) => Ok(Named {
             version,
             digest,
             kid: instance.kid().map(str::to_owned),
         }),
         _ => Err(Error::Unnamed),
     }
-}
-
-/// A version belongs to an id of the same major and minor.
-fn is_of(id: &ContractId, version: &Version) -> bool {
-    version.major == u64::from(id.major()) && version.minor == u64::from(id.minor())
 }
 
 /// Returns the compiled contract that an instance names; one that is not known yet is fetched and
@@ -167,48 +143,46 @@ pub async fn renewed(
         .client
         .layout()
         .body(id.as_str(), &named.version.to_string());
-    let contract = fetched(directory, &key).await?;
-    check(&contract, &key, id, named)?;
+    let contract = fetched(directory, &key, id, named).await?;
+    check(&contract, &key, named)?;
     if let Err(untrusted) = directory.trust.judge(&contract).await {
         let source = Box::new(untrusted);
         return Err(Error::Untrusted { key, source });
     }
     let compiled = directory.cache.compiled_apart(contract).await;
-    compiled.map_err(|problems| Error::Faulty { key, problems })
+    let source = compiled.map_err(Unusable::Faulty);
+    source.map_err(|source| Error::Unusable { key, source })
 }
 
-async fn fetched(directory: &Directory, key: &str) -> Result<Contract, Error> {
+/// A good signature proves who promised something, not that it was promised here: the contract is
+/// of this id and the named version.
+async fn fetched(
+    directory: &Directory,
+    key: &str,
+    id: &ContractId,
+    named: &Named,
+) -> Result<Contract, Error> {
     let key = || key.to_owned();
     let answer = directory.client.kv_get(&key(), Poll::NOW).await;
     let entry = match answer {
         Err(source) => return Err(Error::Read { key: key(), source }),
         Ok(answer) => answer.value,
     };
-    let entry = entry.ok_or_else(|| Error::Missing { key: key() })?;
-    let published: Published<'_> = match serde_json::from_slice(&entry.value) {
-        Ok(published) => published,
-        Err(source) => return Err(Error::Shape { key: key(), source }),
-    };
-    let contract = Contract::from_slice(published.contract.get().as_bytes());
-    contract.map_err(|problems| Error::Faulty {
-        key: key(),
-        problems: Arc::new(problems),
-    })
+    let value = entry.ok_or_else(|| Error::Missing { key: key() })?.value;
+    let (id, version) = (id.clone(), named.version.clone());
+    let read = apart::caught(move || Published::read(&value)?.contract(&id, &version)).await;
+    let read = read.map_err(Unusable::Unread).flatten();
+    let key = key();
+    read.map_err(|source| Error::Unusable { key, source })
 }
 
-/// A good signature proves who promised something, not that it was promised here.
-fn check(contract: &Contract, key: &str, id: &ContractId, named: &Named) -> Result<(), Error> {
-    let key = || key.to_owned();
-    if contract.id != *id || contract.version != named.version {
-        let found = format!("{}@{}", contract.id, contract.version);
-        return Err(Error::Misplaced { key: key(), found });
-    }
+fn check(contract: &Contract, key: &str, named: &Named) -> Result<(), Error> {
     if contract.digest() == named.digest {
         return Ok(());
     }
     let kids = trust::first_kid(contract).or_else(|| named.kid.clone());
     Err(Error::Mismatch {
-        key: key(),
+        key: key.to_owned(),
         found: contract.digest(),
         named: named.digest,
         kids: kids.into_iter().collect(),

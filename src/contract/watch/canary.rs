@@ -35,6 +35,16 @@ pub struct Share {
     pub fault: Option<String>,
 }
 
+/// What is written is no ratio.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{shown:?} is no ratio; write a whole number from 0 to 10000, the calls of 10000 that are \
+     tried on canaries"
+)]
+struct NoRatio {
+    shown: String,
+}
+
 impl Ratio {
     const MOST: u16 = 10_000;
 
@@ -47,7 +57,7 @@ impl Ratio {
         self.0 == Self::MOST
     }
 
-    fn read(value: &[u8]) -> Result<Self, String> {
+    fn read(value: &[u8]) -> Result<Self, NoRatio> {
         let text = std::str::from_utf8(value).ok().map(str::trim);
         let is_number =
             |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -59,26 +69,23 @@ impl Ratio {
                     .chars()
                     .take(MOST_SHOWN)
                     .collect();
-                Err(format!(
-                    "{shown:?} is no ratio; write a whole number from 0 to 10000, the calls of \
-                     10000 that are tried on canaries"
-                ))
+                Err(NoRatio { shown })
             }
         }
     }
 }
 
 /// Reads ratios by themselves, without what was good before; what cannot be read is none.
-pub(super) fn written(entries: &[KvEntry], prefix: &str) -> HashMap<String, Ratio> {
+pub(super) fn written(entries: &[KvEntry], prefix: &str) -> HashMap<ContractId, Ratio> {
     let ratio = |entry: &KvEntry| {
-        let name = entry.key.strip_prefix(prefix)?;
+        let id = entry.key.strip_prefix(prefix)?.parse().ok()?;
         let ratio = Ratio::read(&entry.value).ok()?;
-        Some((name.to_owned(), ratio))
+        Some((id, ratio))
     };
     entries.iter().filter_map(ratio).collect()
 }
 
-type Shares = HashMap<String, Share>;
+type Shares = HashMap<ContractId, Share>;
 
 /// The ratios in force, shared by the directory and its follower.
 #[derive(Debug, Default)]
@@ -92,15 +99,13 @@ impl Ratios {
     /// Returns the ratio of a contract; nothing written is none.
     pub fn of(&self, id: &ContractId) -> Ratio {
         let shares = self.shares.load();
-        shares
-            .get(id.as_str())
-            .map_or(Ratio(0), |share| share.ratio)
+        shares.get(id).map_or(Ratio(0), |share| share.ratio)
     }
 
     /// Returns what is written for a contract, with what is wrong with it.
     pub fn share(&self, id: &ContractId) -> Share {
         let shares = self.shares.load();
-        shares.get(id.as_str()).cloned().unwrap_or_default()
+        shares.get(id).cloned().unwrap_or_default()
     }
 
     /// Waits until something is known: at most until `until`, and only while they are new.
@@ -214,20 +219,23 @@ impl Written {
             if name == "_keep" {
                 continue;
             }
-            if name.parse::<ContractId>().is_err() {
+            let Ok(id) = name.parse::<ContractId>() else {
                 strangers.push(entry.key.clone());
                 continue;
-            }
-            let share = share(name, &entry.value, before.get(name));
-            self.shares.insert(name.to_owned(), share);
+            };
+            let share = share(&id, &entry.value, before.get(&id));
+            self.shares.insert(id, share);
         }
         if held_until.is_some() {
-            for (name, share) in before {
-                self.shares.entry(name).or_insert(share);
+            for (id, share) in before {
+                self.shares.entry(id).or_insert(share);
             }
         }
         for key in strangers.iter().filter(|key| !self.strangers.contains(key)) {
-            tracing::warn!(key, "a canary ratio is written for what is no contract id");
+            tracing::warn!(
+                key,
+                "a canary ratio is written for what is no contract id; remove the key"
+            );
         }
         self.strangers = strangers;
         held_until
@@ -235,19 +243,19 @@ impl Written {
 }
 
 /// Reads what is written for one contract; a new fault is told.
-fn share(id: &str, value: &[u8], before: Option<&Share>) -> Share {
+fn share(id: &ContractId, value: &[u8], before: Option<&Share>) -> Share {
     match Ratio::read(value) {
         Ok(ratio) => Share { ratio, fault: None },
         Err(fault) => {
             let last_good = before.map_or(Ratio(0), |share| share.ratio);
-            let told = before.is_some_and(|share| share.fault.as_ref() == Some(&fault));
+            let told = before.is_some_and(|share| share.fault.as_ref() == Some(&fault.to_string()));
             if !told {
                 let kept = last_good.of_ten_thousand();
-                tracing::warn!(agent = id, fault, kept, "a canary ratio cannot be read");
+                tracing::warn!(agent = %id, %fault, kept, "a canary ratio cannot be read");
             }
             Share {
                 ratio: last_good,
-                fault: Some(fault),
+                fault: Some(fault.to_string()),
             }
         }
     }
@@ -289,7 +297,7 @@ mod tests {
     }
 
     fn ratio(written: &Written, id: &str) -> Option<u16> {
-        let share = written.shares.get(id);
+        let share = written.shares.get(&id.parse().unwrap());
         share.map(|share| share.ratio.of_ten_thousand())
     }
 
@@ -328,12 +336,12 @@ mod tests {
         written.read(&seen(Some(&garbage), None, false), now);
         assert_eq!(ratio(&written, "a-v1.0"), Some(500));
         assert_eq!(ratio(&written, "b-v1.0"), Some(0));
-        let fault = written.shares["a-v1.0"].fault.as_deref();
+        let fault = written.shares[&"a-v1.0".parse().unwrap()].fault.as_deref();
         assert!(fault.unwrap().contains("\"half\""), "{fault:?}");
         assert_eq!(written.strangers, ["hermes/canary/nobody"]);
         written.read(&seen(Some(&[("a-v1.0", "7")]), None, false), now);
         assert_eq!(ratio(&written, "a-v1.0"), Some(7));
-        assert_eq!(written.shares["a-v1.0"].fault, None);
+        assert_eq!(written.shares[&"a-v1.0".parse().unwrap()].fault, None);
         assert_eq!(ratio(&written, "b-v1.0"), None);
     }
 

@@ -67,7 +67,11 @@ impl Directory {
         let mut follower = Follower {
             directory: self.clone(),
             family: family.clone(),
-            minors: Minors::seeded(range.clone(), self.remembered()),
+            minors: Minors::seeded(
+                self.client.layout().clone(),
+                range.clone(),
+                self.remembered(),
+            ),
             seen,
             hear,
         };

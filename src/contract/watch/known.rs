@@ -70,17 +70,14 @@ pub fn keep(store: &Store, id: &Arc<str>, view: &View) {
 pub struct Known {
     pub instances: Vec<Arc<Instance>>,
     pub contracts: Vec<Arc<Compiled>>,
+    /// Those of an earlier process, which are compiled when the contract is first used: a start
+    /// does not wait for a thousand.
+    pub bodies: Vec<String>,
 }
 
-/// Reads all that is kept by contract id, and the contracts also into `cache`.
-///
-/// A contract is judged again, for the settings may have changed. What an older version wrote and
-/// this one cannot read is passed over.
-pub async fn load(
-    store: &Store,
-    cache: &Cache,
-    trust: &Trust,
-) -> Result<HashMap<Arc<str>, Known>, StoreError> {
+/// Reads all that is kept, by contract id. What an older version wrote and this one cannot read is
+/// passed over.
+pub async fn load(store: &Store) -> Result<HashMap<Arc<str>, Known>, StoreError> {
     let rows: Vec<(String, String, String)> = store
         .read(|connection| {
             let mut query = connection.prepare("SELECT id, instances, bodies FROM known_agents")?;
@@ -90,23 +87,22 @@ pub async fn load(
         .await?;
     let mut known = HashMap::new();
     for (id, instances, bodies) in rows {
-        let bodies: Vec<String> = serde_json::from_str(&bodies).unwrap_or_default();
-        let mut contracts = Vec::with_capacity(bodies.len());
-        for body in bodies {
-            contracts.extend(usable(&body, cache, trust).await);
-        }
+        let bodies = serde_json::from_str(&bodies).unwrap_or_default();
         let instances: Vec<Instance> = serde_json::from_str(&instances).unwrap_or_default();
         let instances = instances.into_iter().map(Arc::new).collect();
         let remembered = Known {
             instances,
-            contracts,
+            contracts: Vec::new(),
+            bodies,
         };
         known.insert(Arc::from(id), remembered);
     }
     Ok(known)
 }
 
-async fn usable(body: &str, cache: &Cache, trust: &Trust) -> Option<Arc<Compiled>> {
+/// Compiles a remembered contract into `cache`. It is judged again, for the settings may have
+/// changed.
+pub async fn usable(body: &str, cache: &Cache, trust: &Trust) -> Option<Arc<Compiled>> {
     let contract = Contract::from_slice(body.as_bytes()).ok()?;
     if let Err(untrusted) = trust.judge(&contract).await {
         tracing::warn!(%untrusted, "a contract known from before is not used");

@@ -4,7 +4,9 @@
 //! after a break, what was known counts beside it; while Consul is silent the last good list stays.
 
 use super::members::HOLD;
+use crate::consul::Layout;
 use crate::consul::watch::Seen;
+use crate::contract::published::indexed;
 use crate::contract::{ContractId, Range};
 use tokio::time::Instant;
 
@@ -14,6 +16,7 @@ const MOST_MINORS: usize = 16;
 /// The list in use.
 #[derive(Debug)]
 pub struct Minors {
+    layout: Layout,
     range: Range,
     /// Highest first.
     last_good: Vec<ContractId>,
@@ -30,9 +33,17 @@ pub struct Listing {
 
 impl Minors {
     /// Begins with the contracts that are known otherwise; those of other ranges are left out.
-    pub fn seeded(range: Range, known: impl IntoIterator<Item = ContractId>) -> Self {
+    pub fn seeded(
+        layout: Layout,
+        range: Range,
+        known: impl IntoIterator<Item = ContractId>,
+    ) -> Self {
         let last_good = sorted(&range, known);
-        Self { range, last_good }
+        Self {
+            layout,
+            range,
+            last_good,
+        }
     }
 
     /// Takes in what the watch has seen by `now`.
@@ -41,8 +52,7 @@ impl Minors {
             let ids = self.last_good.clone();
             return Listing { ids, again: None };
         };
-        let named = keys.iter().filter_map(|key| key.rsplit('/').next());
-        let listed = named.filter_map(|name| name.parse().ok());
+        let listed = keys.iter().filter_map(|key| indexed(&self.layout, key));
         let held_until = seen
             .broken_at
             .map(|at| at + HOLD)
@@ -96,7 +106,7 @@ mod tests {
 
     fn minors(known: &[&str]) -> Minors {
         let known = known.iter().map(|id| id.parse().unwrap());
-        Minors::seeded("a@^1".parse().unwrap(), known)
+        Minors::seeded(Layout::new("hermes"), "a@^1".parse().unwrap(), known)
     }
 
     fn ids(listing: &Listing) -> Vec<String> {
@@ -110,6 +120,7 @@ mod tests {
             "a-v1.10",
             "a-v1.9",
             "a-v1._keep",
+            "a-v1.0/a-v1.3",
             "a-v2.0",
             "b-v1.0",
         ];

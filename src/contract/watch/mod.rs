@@ -12,32 +12,29 @@
 mod bodies;
 mod canary;
 mod family;
+mod follower;
 pub mod known;
 mod members;
 mod minors;
 mod survey;
 mod usage;
 
-pub use bodies::{Published, Refusal};
+pub use bodies::Refusal;
 pub use canary::{Ratio, Ratios, Share};
 pub use family::Family;
 pub use survey::Survey;
 
+use super::published;
 use super::trust::Trust;
 use super::{Cache, Compiled, ContractId, Range};
-use crate::backoff::Backoff;
-use crate::consul::watch::{Options, Seen};
 use crate::consul::{Client, Instance, Poll};
-use crate::identity::Digest;
 use crate::store::Store;
-use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
-use crate::telemetry::metrics::{self, Direction, Sidecar};
+use crate::telemetry::metrics::{self, Sidecar};
 use arc_swap::ArcSwap;
 use bodies::Named;
 use family::MOST_FAMILIES;
 use known::Known;
-use members::{Members, Reading};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -59,12 +56,6 @@ const FIRST_USE: Duration = Duration::from_secs(2);
 const MOST_REFRESHED: usize = 4;
 /// Why an instance is left out that Consul does not list as passing.
 const NOT_PASSING: &str = "it is not passing in Consul";
-/// The shortest and the longest wait before a body that was not there or cannot be used is asked
-/// for again.
-const BODY_RETRY: Duration = Duration::from_secs(1);
-const BODY_RETRY_MOST: Duration = Duration::from_secs(10);
-/// How many versions' contracts are held for instances whose published body went bad.
-const MOST_HELD: usize = 16;
 
 /// All contracts in use; one value per sidecar, shared by `Arc`.
 pub struct Directory {
@@ -169,12 +160,10 @@ impl Directory {
         let cache = Cache::new();
         let known = match &state {
             None => HashMap::new(),
-            Some(store) => known::load(store, &cache, &trust)
-                .await
-                .unwrap_or_else(|error| {
-                    tracing::warn!(%error, "the last known good instances could not be read");
-                    HashMap::new()
-                }),
+            Some(store) => known::load(store).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the last known good instances could not be read");
+                HashMap::new()
+            }),
         };
         Arc::new(Self {
             client,
@@ -244,10 +233,7 @@ impl Directory {
         let key = self.client.layout().version(agent.id.as_str());
         let pointer = self.client.kv_get(&key, Poll::NOW).await;
         let pointer = pointer.ok().and_then(|answer| answer.value);
-        let current = pointer.and_then(|entry| {
-            let text = String::from_utf8_lossy(&entry.value);
-            text.trim().parse::<semver::Version>().ok()
-        });
+        let current = pointer.and_then(|entry| published::pointed(&agent.id, &entry.value));
         let view = agent.view.load_full();
         let mut told = None;
         // What instances name decides; the pointer only says which body matters most.
@@ -259,72 +245,6 @@ impl Directory {
         if view.offers.is_empty() || view.untrusted.is_some() || view.wanting.is_some() {
             // What could not be used when it was seen may be in order by now.
             agent.look_again().await;
-        }
-    }
-
-    fn follow(self: &Arc<Self>, id: ContractId) -> Arc<Agent> {
-        let name: Arc<str> = Arc::from(id.as_str());
-        let seed = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.remove(&name).unwrap_or_default()
-        };
-        let service = self.client.layout().service(&name);
-        let (seen, watching) = self.client.watch_health(&service, Options::URGENT);
-        let (settle, settled) = watch::channel(false);
-        let (look, looked) = watch::channel(0);
-        let (asked, asks) = watch::channel(0);
-        let agent = Arc::new(Agent {
-            meters: OnceLock::new(),
-            unknown: self.metrics.contract(Direction::Outbound, metrics::UNKNOWN),
-            view: ArcSwap::default(),
-            settled,
-            usage: Usage::begin(),
-            asked,
-            looked,
-            doubt: Mutex::default(),
-            name,
-            id,
-        });
-        let follower = Follower {
-            directory: self.clone(),
-            agent: agent.clone(),
-            members: Members::seeded(seed.instances),
-            held: seed.contracts,
-            seen,
-            settle,
-            asks,
-            look,
-            retry: Backoff::new(BODY_RETRY, BODY_RETRY_MOST),
-            said: Vec::new(),
-            taken: None,
-        };
-        self.workers.spawn(async move {
-            // The watch ends only when its last receiver goes, which the follower holds.
-            let closing = follower.directory.closing.clone();
-            tokio::select! {
-                () = watching => {}
-                () = follower.run() => {}
-                () = closing.cancelled() => {}
-            }
-        });
-        agent
-    }
-
-    fn let_go(&self, agent: &Agent) {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        agents.remove(&agent.name);
-        drop(agents);
-        // Should Consul be away at the next use, what was known now is still worth something.
-        let offers = &agent.view().offers;
-        let instances: Vec<_> = offers.iter().map(|offer| offer.instance.clone()).collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if !instances.is_empty() && known.len() < MOST_AGENTS {
-            let contracts = offers.iter().map(|offer| offer.contract.clone()).collect();
-            let remembered = Known {
-                instances,
-                contracts,
-            };
-            known.insert(agent.name.clone(), remembered);
         }
     }
 }
@@ -405,253 +325,4 @@ impl View {
         served.truncate(MOST_REFRESHED);
         served
     }
-}
-
-/// What keeps an instance, or a body for whoever names it, from being used.
-#[derive(Debug, PartialEq, Eq)]
-enum Fault {
-    Instance(String),
-    Body(Refusal),
-}
-
-/// One joining of instances with their contracts.
-#[derive(Default)]
-struct Round {
-    view: View,
-    faults: Vec<Fault>,
-    /// Bodies that went wrong, so that each is fetched and judged once however many instances
-    /// name it, with what is used instead.
-    bad: Vec<(Named, Result<Arc<Compiled>, String>)>,
-}
-
-impl Round {
-    fn wants(&mut self, instance: &Instance, error: &bodies::Error) -> String {
-        self.view.wanting = Some(error.to_string());
-        let reason = Chain(error).to_string();
-        let fault = format!("{}: {reason}", instance.id);
-        self.faults.push(Fault::Instance(fault));
-        reason
-    }
-
-    fn refuses(&mut self, refused: Refusal) {
-        self.view.untrusted = Some(refused.reason.clone());
-        if !self.view.refused.contains(&refused) {
-            self.view.refused.push(refused.clone());
-            self.faults.push(Fault::Body(refused));
-        }
-    }
-}
-
-/// Keeps one agent's view in step with its watch.
-struct Follower {
-    directory: Arc<Directory>,
-    agent: Arc<Agent>,
-    members: Members,
-    /// Contracts that were good to use, for instances whose published body is no more.
-    held: Vec<Arc<Compiled>>,
-    seen: watch::Receiver<Seen<Vec<Instance>>>,
-    settle: watch::Sender<bool>,
-    asks: watch::Receiver<u64>,
-    look: watch::Sender<u64>,
-    retry: Backoff,
-    /// What is wrong with instances, each told when it begins.
-    said: Vec<Fault>,
-    /// The contract that the metrics show.
-    taken: Option<Digest>,
-}
-
-impl Follower {
-    async fn run(mut self) {
-        loop {
-            let asked = *self.asks.borrow_and_update();
-            let seen = self.seen.borrow_and_update().clone();
-            let reading = self.members.read(&seen, Instant::now());
-            let answered = seen.value.is_some();
-            let (view, faults) = self.build(&reading, answered).await;
-            let retry = self.tell(faults);
-            self.show(view, answered);
-            self.look.send_replace(asked);
-            let again = [reading.again, retry].into_iter().flatten().min();
-            if self.wait(again).await.is_none() {
-                self.directory.let_go(&self.agent);
-                return;
-            }
-        }
-    }
-
-    /// Waits for news or for `again`; `None` when nobody has used the contract for long.
-    async fn wait(&mut self, again: Option<Instant>) -> Option<()> {
-        let absent = self.agent.view().standing == Standing::Absent;
-        let patience = if absent { UNUSED_ABSENT } else { UNUSED };
-        loop {
-            let left = patience.checked_sub(self.agent.usage.unused_for())?;
-            let doubtful = Instant::now() + left + Duration::from_secs(1);
-            let until = again.map_or(doubtful, |again| again.min(doubtful));
-            tokio::select! {
-                changed = self.seen.changed() => return changed.ok(),
-                asked = self.asks.changed() => return asked.ok(),
-                () = tokio::time::sleep_until(until) => {
-                    if again.is_some_and(|again| again <= Instant::now()) {
-                        return Some(());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Logs what has come to be wrong; returns when to look again, if anything is.
-    fn tell(&mut self, faults: Vec<Fault>) -> Option<Instant> {
-        for fault in faults.iter().filter(|fault| !self.said.contains(fault)) {
-            match fault {
-                Fault::Instance(fault) => tracing::warn!(fault, "an instance cannot be used"),
-                Fault::Body(refused) => tracing::warn!(
-                    contract = self.agent.id.as_str(),
-                    digest = %refused.digest,
-                    kid = refused.kids.join(", "),
-                    reason = refused.reason,
-                    "a published contract is not used"
-                ),
-            }
-        }
-        self.said = faults;
-        if self.said.is_empty() {
-            self.retry.reset();
-            return None;
-        }
-        Some(Instant::now() + self.retry.next_wait().max(BODY_RETRY))
-    }
-
-    /// Joins the instances with their contracts; also says what is wrong with those left out.
-    async fn build(&mut self, reading: &Reading, answered: bool) -> (View, Vec<Fault>) {
-        let mut round = Round::default();
-        round.view.stale = reading.stale;
-        for instance in &reading.instances {
-            match self.contract_of(instance, &mut round).await {
-                Ok(contract) => round.view.offers.push(Offer {
-                    instance: instance.clone(),
-                    contract,
-                }),
-                Err(reason) => round.view.left_out.push(LeftOut {
-                    instance: instance.id.clone(),
-                    reason,
-                }),
-            }
-        }
-        let Round {
-            mut view, faults, ..
-        } = round;
-        self.hold(&view);
-        let registered = self.seen.borrow().value.clone().unwrap_or_default();
-        view.left_out
-            .extend(not_passing(&registered, &reading.instances));
-        view.standing = match (reading.instances.is_empty(), answered) {
-            (false, _) => Standing::Present,
-            (true, false) => Standing::Unasked,
-            (true, true) => self.standing_without_instances().await,
-        };
-        (view, faults)
-    }
-
-    /// Finds the contract that an instance may be called with; what is wrong is noted and told.
-    async fn contract_of(
-        &self,
-        instance: &Instance,
-        round: &mut Round,
-    ) -> Result<Arc<Compiled>, String> {
-        let id = &self.agent.id;
-        let named = match bodies::named(id, instance) {
-            Ok(named) => named,
-            Err(error) => return Err(round.wants(instance, &error)),
-        };
-        if let Some((_, instead)) = round.bad.iter().find(|(bad, _)| *bad == named) {
-            return instead.clone();
-        }
-        let error = match bodies::compiled(&self.directory, id, &named).await {
-            Ok(contract) => return Ok(contract),
-            Err(error) => error,
-        };
-        let Some(refused) = error.refusal(&named) else {
-            return Err(round.wants(instance, &error));
-        };
-        self.directory.metrics.cache_untrusted();
-        let instead = match error.is_of_body() {
-            true => self.held_for(&named.version),
-            false => None,
-        };
-        let instead = instead.ok_or_else(|| refused.reason.clone());
-        round.refuses(refused);
-        round.bad.push((named, instead.clone()));
-        instead
-    }
-
-    /// A version has one body for ever, so one that was good is still what was promised.
-    fn held_for(&self, version: &semver::Version) -> Option<Arc<Compiled>> {
-        let mut held = self.held.iter();
-        held.find(|held| held.contract.version == *version).cloned()
-    }
-
-    fn hold(&mut self, view: &View) {
-        for Offer { contract, .. } in &view.offers {
-            let version = &contract.contract.version;
-            self.held.retain(|held| held.contract.version != *version);
-            self.held.push(contract.clone());
-        }
-        let excess = self.held.len().saturating_sub(MOST_HELD);
-        self.held.drain(..excess);
-    }
-
-    async fn standing_without_instances(&self) -> Standing {
-        let value = self.seen.borrow().value.clone();
-        if value.is_some_and(|instances| !instances.is_empty()) {
-            return Standing::Present;
-        }
-        let prefix = self.directory.client.layout().bodies(&self.agent.name);
-        match self.directory.client.kv_keys(&prefix, Poll::NOW).await {
-            Ok(answer) if answer.value.is_empty() => Standing::Absent,
-            // An error is not an empty answer.
-            Ok(_) | Err(_) => Standing::Present,
-        }
-    }
-
-    fn show(&mut self, view: View, answered: bool) {
-        let contract = view.offers.first().map(|offer| &offer.contract);
-        if let Some(contract) = contract.filter(|contract| self.taken != Some(contract.digest)) {
-            let timeout = contract.contract.constraints.timeout;
-            let metrics = &self.directory.metrics;
-            metrics.contract_taken(&self.agent.name, timeout, Timestamp::now());
-            self.taken = Some(contract.digest);
-        }
-        if let Some(state) = &self.directory.state
-            && !view.stale
-            && !view.offers.is_empty()
-        {
-            known::keep(state, &self.agent.name, &view);
-        }
-        // What an earlier process knew counts only once Consul has failed to answer: since then an
-        // instance may have moved.
-        let is_silent = self.seen.borrow().error.is_some();
-        let settled = answered || (is_silent && !view.offers.is_empty());
-        if !view.offers.is_empty() {
-            let metrics = &self.directory.metrics;
-            let resolve = || metrics.contract(Direction::Outbound, &self.agent.name);
-            self.agent.meters.get_or_init(resolve);
-        }
-        self.agent.view.store(Arc::new(view));
-        if settled {
-            self.settle.send_replace(true);
-        }
-    }
-}
-
-/// Says of registered instances that are not in use that they do not pass.
-fn not_passing<'r>(
-    registered: &'r [Instance],
-    used: &'r [Arc<Instance>],
-) -> impl Iterator<Item = LeftOut> + 'r {
-    let is_used = |instance: &Instance| used.iter().any(|used| used.id == instance.id);
-    let others = registered.iter().filter(move |i| !is_used(i));
-    others.map(|instance| LeftOut {
-        instance: instance.id.clone(),
-        reason: NOT_PASSING.to_owned(),
-    })
 }

@@ -7,6 +7,7 @@
 use super::canary::{self, Ratio};
 use super::{Directory, LeftOut, NOT_PASSING, Offer, bodies};
 use crate::consul::{Error, Instance, Poll};
+use crate::contract::published::indexed;
 use crate::contract::{Compiled, ContractId, Range};
 use crate::telemetry::log::Chain;
 use std::collections::HashMap;
@@ -58,7 +59,7 @@ impl Directory {
     }
 
     /// Reads the canary ratios as they are written now, by contract.
-    pub async fn written_ratios(&self) -> Result<HashMap<String, Ratio>, Error> {
+    pub async fn written_ratios(&self) -> Result<HashMap<ContractId, Ratio>, Error> {
         let prefix = self.client.layout().canaries();
         let entries = self.client.kv_list(&prefix, Poll::CONSISTENT).await?.value;
         Ok(canary::written(&entries, &prefix))
@@ -84,9 +85,9 @@ impl Directory {
 
     async fn named_below(&self, prefix: &str) -> Result<Vec<ContractId>, Error> {
         let keys = self.client.kv_keys(prefix, Poll::CONSISTENT).await?.value;
-        let names = keys.iter().filter_map(|key| key.rsplit('/').next());
-        // What is no id, as the key that keeps the prefix from being empty, is nobody's contract.
-        let mut ids: Vec<ContractId> = names.filter_map(|name| name.parse().ok()).collect();
+        let layout = self.client.layout();
+        let named = keys.iter().filter_map(|key| indexed(layout, key));
+        let mut ids: Vec<ContractId> = named.collect();
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)

@@ -10,6 +10,7 @@ mod pem;
 mod spki;
 #[cfg(test)]
 pub(super) mod tests;
+mod weak;
 
 pub use pair::{CreateError, KeyPair};
 
@@ -67,6 +68,8 @@ pub enum KeyError {
     RsaSize(usize),
     #[error("its numbers make no {0} key")]
     Unusable(&'static str),
+    #[error("under this key anybody can sign; make another one")]
+    Weak,
 }
 
 impl PublicKey {
@@ -86,6 +89,7 @@ impl PublicKey {
 
     fn new(parts: Parts) -> Result<Self, KeyError> {
         let parsed = match &parts {
+            Parts::Ed25519(key) if weak::is_weak(key) => return Err(KeyError::Weak),
             Parts::Ed25519(key) => ParsedPublicKey::new(&ED25519, key),
             Parts::P256 { x, y } => {
                 let point = [&[4], x.as_slice(), y].concat();

@@ -20,7 +20,7 @@ pub struct KeyPair {
 /// Why a new key pair could not be put into files.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    #[error("{} is there already; nothing was written", .0.display())]
+    #[error("{} is there already; nothing was written, choose another path", .0.display())]
     Exists(PathBuf),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },

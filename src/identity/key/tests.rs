@@ -226,3 +226,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn keys_under_which_anybody_can_sign_are_refused() {
+    let order_eight = "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05";
+    let bytes = |hex: &str| -> Vec<u8> {
+        let pairs = (0..hex.len()).step_by(2).map(|at| &hex[at..at + 2]);
+        pairs
+            .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+            .collect()
+    };
+    let mut weak = vec![vec![0; 32], bytes(order_eight)];
+    weak.push([&[1], &[0; 31][..]].concat());
+    for last in [0x7f, 0xff] {
+        for first in [0xec, 0xed, 0xee] {
+            weak.push([&[first], &[0xff; 30][..], &[last]].concat());
+        }
+    }
+    for key in weak {
+        let x = BASE64_URL_SAFE_NO_PAD.encode(&key);
+        let jwk = json!({"kty": "OKP", "crv": "Ed25519", "x": x});
+        let refused = PublicKey::from_jwk(&jwk);
+        assert!(
+            matches!(refused, Err(KeyError::Weak)),
+            "{key:?}: {refused:?}"
+        );
+    }
+}

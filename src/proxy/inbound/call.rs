@@ -205,6 +205,7 @@ impl Call {
                 Side::Input => served.input,
                 Side::Output => served.output,
             },
+            deadline: self.deadline,
             meters: &served.meters,
             metrics: &self.inbound.recorder.metrics,
         };

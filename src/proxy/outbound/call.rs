@@ -3,7 +3,7 @@
 use super::Outbound;
 use super::choice::Asking;
 use super::inherit::{Errand, Heritage};
-use super::whom::Target;
+use super::whom::Callee;
 use crate::context::{Fields, Ids, Member, Trace, header};
 use crate::contract::Compiled;
 use crate::contract::watch::Offer;
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 /// A call that has been understood and not yet been made.
 pub struct Call {
     pub(super) outbound: Arc<Outbound>,
-    pub(super) target: Target,
+    pub(super) callee: Callee,
     key: route::Key,
     pub(super) ids: Ids,
     /// Own, inherited and minted context.
@@ -58,10 +58,10 @@ struct Outcome {
 }
 
 impl Call {
-    /// Begins a call to `target`.
+    /// Begins a call to `callee`.
     pub fn new(
         outbound: Arc<Outbound>,
-        target: Target,
+        callee: Callee,
         errand: Errand,
         headers: &HeaderMap,
         began: Instant,
@@ -77,7 +77,7 @@ impl Call {
             ids: Ids::settle(&mut fields),
             trace: Trace::of(headers, fields.trace_id.clone()),
             outbound,
-            target,
+            callee,
             key,
             fields,
             heritage,
@@ -107,7 +107,7 @@ impl Call {
         if self.fields.force_refresh == Some(true) {
             let until = self.within(Deadline::after(Instant::now(), Duration::MAX));
             let directory = &self.outbound.directory;
-            directory.refresh(&self.target.found, until.instant()).await;
+            directory.refresh(&self.callee.found, until.instant()).await;
         }
         let digest = Digest::of(&input);
         let mut attempt = self.begin(Some(digest));
@@ -132,8 +132,8 @@ impl Call {
             state: State::Pending,
             states: Vec::new(),
             reporter: Reporter::Caller,
-            agent: self.target.agent.id.clone(),
-            agent_version: self.target.agent.version.clone().unwrap_or_default(),
+            agent: self.callee.agent.id.clone(),
+            agent_version: self.callee.agent.version.clone().unwrap_or_default(),
             instance: String::new(),
             deadline_at: Timestamp::now(),
             duration_ms: 0,
@@ -167,8 +167,7 @@ impl Call {
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         let plan = self.plan(attempt)?;
-        self.check_body(&plan.offer.contract, Side::Input, &input)
-            .await?;
+        self.check_body(&plan, Side::Input, &input).await?;
         let timeout = plan.offer.contract.contract.constraints.timeout;
         if !plan.deadline.leaves_time(Instant::now(), timeout) {
             let detail = "the deadline left no time for an attempt";
@@ -179,10 +178,10 @@ impl Call {
         head::check_outgoing(request.headers(), &limits)?;
         attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
         attempt.advance(State::Dispatched);
-        self.target.found.meters().attempted(AttemptKind::First);
+        self.callee.found.meters().attempted(AttemptKind::First);
         let started = Instant::now();
         let answered = self.ask(attempt, &plan, request).await;
-        self.target
+        self.callee
             .found
             .meters()
             .timeout_used(started.elapsed(), timeout);
@@ -194,12 +193,12 @@ impl Call {
     /// Chooses the instance and bounds the call's time.
     fn plan(&mut self, attempt: &mut Attempt) -> Result<Plan, Trouble> {
         let started = Instant::now();
-        let view = self.target.found.view();
+        let view = self.callee.found.view();
         let asking = Asking {
             fields: &self.fields,
             key: self.key,
         };
-        let chosen = self.outbound.choose(&view, &self.target, &asking);
+        let chosen = self.outbound.choose(&view, &self.callee, &asking);
         drop(view);
         self.timing.route = started.elapsed();
         let offer = chosen?;
@@ -209,7 +208,7 @@ impl Call {
             report.agent_version.clone_from(&version);
             report.deadline_at = deadline_at(deadline);
         });
-        self.target.agent.version = Some(version);
+        self.callee.agent.version = Some(version);
         Ok(Plan { offer, deadline })
     }
 
@@ -231,18 +230,14 @@ impl Call {
         }
     }
 
-    async fn check_body(
-        &mut self,
-        contract: &Compiled,
-        side: Side,
-        body: &Bytes,
-    ) -> Result<(), Trouble> {
+    async fn check_body(&mut self, plan: &Plan, side: Side, body: &Bytes) -> Result<(), Trouble> {
         let check = Check {
-            contract,
+            contract: &plan.offer.contract,
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
-            meters: self.target.found.meters(),
+            deadline: plan.deadline,
+            meters: self.callee.found.meters(),
             metrics: &self.outbound.recorder.metrics,
         };
         check.run(body, &mut self.timing).await
@@ -289,7 +284,7 @@ impl Call {
             .map_err(|trouble| trouble.executed(executed))?;
         if answer.status.is_success() {
             attempt.note(|report| report.output_digest = Some(digest.to_string()));
-            self.check_body(&plan.offer.contract, Side::Output, &answer.body)
+            self.check_body(plan, Side::Output, &answer.body)
                 .await
                 .map_err(|trouble| trouble.executed(executed))?;
         }
@@ -342,8 +337,8 @@ impl Call {
     /// This call as a finished member of its parent's path.
     fn member(&self, input: Digest, output: Digest) -> Member {
         let step = self.ids.step_id.clone();
-        let version = self.target.agent.version.as_deref().unwrap_or_default();
-        let agent = format!("{}@{version}", self.target.agent.id);
+        let version = self.callee.agent.version.as_deref().unwrap_or_default();
+        let agent = format!("{}@{version}", self.callee.agent.id);
         let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
         member.output = Some(*output.as_bytes());
         member
@@ -355,7 +350,7 @@ impl Call {
             step_id: self.fields.step_id.clone(),
             call_id: self.fields.call_id.clone(),
             attempt: self.fields.attempt,
-            agent: Some(self.target.agent.clone()),
+            agent: Some(self.callee.agent.clone()),
             trace_id: self.fields.trace_id.clone(),
             ..Fields::default()
         }
@@ -363,7 +358,7 @@ impl Call {
 
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
-        self.target.found.meters().ended(end, status, took);
+        self.callee.found.meters().ended(end, status, took);
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }

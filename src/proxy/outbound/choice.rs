@@ -1,7 +1,7 @@
 //! Which instance gets a call, or why none does.
 
 use super::Outbound;
-use super::whom::{self, Target};
+use super::whom::{self, Callee};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Offer, Standing, View};
 use crate::proxy::respond::Trouble;
@@ -53,19 +53,19 @@ impl Outbound {
     pub(super) fn choose(
         &self,
         view: &View,
-        target: &Target,
+        callee: &Callee,
         asking: &Asking<'_>,
     ) -> Result<Offer, Trouble> {
         let started = Instant::now();
-        let query = self.query(&view.offers, target, asking.fields)?;
-        let fitting = fitting(&view.offers, &target.agent, &query);
-        target.found.meters().candidates(fitting.len());
+        let query = self.query(&view.offers, callee, asking.fields)?;
+        let fitting = fitting(&view.offers, &callee.agent, &query);
+        callee.found.meters().candidates(fitting.len());
         let best = route::best(asking.key, fitting.iter().map(|offer| weighed(offer)));
         let chosen = best.map(|at| fitting[at].clone());
         let metrics = &self.recorder.metrics;
         metrics.phase(Phase::Route, started.elapsed());
         let Some(offer) = chosen else {
-            return Err(nobody(view, &target.agent, &query));
+            return Err(nobody(view, &callee.agent, &query));
         };
         metrics.selected(match candidate(&offer).cohort() {
             Cohort::Stable => metrics::Cohort::Stable,
@@ -79,7 +79,7 @@ impl Outbound {
     pub(super) fn query<'a>(
         &'a self,
         offers: &[Offer],
-        target: &Target,
+        callee: &Callee,
         fields: &'a Fields,
     ) -> Result<Query<'a>, Trouble> {
         let mut query = self.permitted(fields)?;
@@ -87,8 +87,8 @@ impl Outbound {
             cohort: Cohort::Canary,
             ..query
         };
-        let fits = |offer| misfit(&for_canaries, offer, &target.agent).is_none();
-        if target.cohort == Cohort::Canary && offers.iter().any(fits) {
+        let fits = |offer| misfit(&for_canaries, offer, &callee.agent).is_none();
+        if callee.cohort == Cohort::Canary && offers.iter().any(fits) {
             query = for_canaries;
         }
         Ok(query)

@@ -16,7 +16,8 @@ use super::Outbound;
 use super::choice;
 use super::explain::Excluded;
 use super::route::Whom;
-use crate::consul;
+use crate::apart;
+use crate::consul::{self, ErrorKind};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Offer, Ratio, Survey};
 use crate::contract::{Compiled, ContractId, guard};
@@ -51,7 +52,7 @@ pub const MOST_QUESTIONS: usize = 2;
 /// The contracts that were looked at.
 struct Found {
     surveys: Vec<Survey>,
-    ratios: HashMap<String, Ratio>,
+    ratios: HashMap<ContractId, Ratio>,
     /// What was left out, if anything.
     note: Option<String>,
 }
@@ -143,8 +144,10 @@ impl Outbound {
             }
             match timeout_at(until, looking.join_next()).await {
                 Ok(Some(Ok(survey))) => surveys.push(survey.map_err(unanswered)?),
-                // A look that panicked is a bug, which its own log line tells of.
-                Ok(Some(Err(_panicked))) => return Err(silent()),
+                Ok(Some(Err(_panicked))) => {
+                    let detail = "a contract could not be looked at; the log tells why";
+                    return Err(Trouble::new(Problem::Internal, detail));
+                }
                 Ok(None) => return Ok(surveys),
                 Err(_elapsed) if surveys.is_empty() => return Err(silent()),
                 Err(_elapsed) => return Ok(surveys),
@@ -192,9 +195,9 @@ impl Outbound {
             .map(|offer| (offer.contract.digest, offer.contract.clone()))
             .collect();
         let limits = self.config.limits.body;
-        let trying = tokio::task::spawn_blocking(move || tried(&input, contracts, &limits, until));
-        trying.await.map_err(|_panicked| {
-            let detail = "the input could not be tried; the log tells why";
+        let trying = apart::caught(move || tried(&input, contracts, &limits, until));
+        trying.await.map_err(|panicked| {
+            let detail = format!("the input could not be tried: {panicked}");
             Trouble::new(Problem::Internal, detail)
         })
     }
@@ -239,7 +242,7 @@ fn answered(
             },
         };
         let query = Query {
-            cohort: cohort(&survey.offers, &agent, &query, found.ratios.get(&agent.id)),
+            cohort: cohort(&survey.offers, &agent, &query, found.ratios.get(&survey.id)),
             ..query
         };
         let excluded = |instance: Option<&str>, reason: String| Excluded {
@@ -292,14 +295,64 @@ fn unknown(name: &str) -> Trouble {
     Trouble::new(Problem::UnknownAgent, detail)
 }
 
+/// Says why Consul could not be asked. Only what time may mend is worth another try.
 fn unanswered(error: consul::Error) -> Trouble {
     tracing::warn!(error = %Chain(&error), "a question could not be put to Consul");
-    silent()
+    match error {
+        consul::Error::Status {
+            kind: ErrorKind::Denied,
+            doing,
+            ..
+        } => {
+            let detail = format!(
+                "the sidecar's Consul token may not {doing}; give it the rights of \
+                 consul/policy-sidecar.hcl"
+            );
+            Trouble::new(Problem::NoInstance, detail).executed(false)
+        }
+        error => silent_because(error.kind().as_str()),
+    }
 }
 
+/// Says that there was no answer within the question's time.
 fn silent() -> Trouble {
-    let detail = "Consul has not answered, so nobody can be discovered; calls go on with what is \
-                  known";
+    silent_because(ErrorKind::Timeout.as_str())
+}
+
+fn silent_because(kind: &str) -> Trouble {
+    let detail = format!(
+        "Consul has given no answer ({kind}), so nobody can be discovered; calls go on with what \
+         is known"
+    );
     let trouble = Trouble::new(Problem::NoInstance, detail).executed(false);
     trouble.retry_after(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(status: u16, kind: ErrorKind) -> Trouble {
+        unanswered(consul::Error::Status {
+            doing: "read key \"hermes/canary\"".to_owned(),
+            status,
+            text: "rpc error: Permission denied: token with AccessorID 4711".to_owned(),
+            kind,
+        })
+    }
+
+    #[test]
+    fn only_what_time_may_mend_is_worth_another_try() {
+        let denied = told(403, ErrorKind::Denied);
+        assert_eq!(denied.problem, Problem::NoInstance);
+        assert_eq!(denied.retry_after, None);
+        let named = "token may not read key \"hermes/canary\"; give it the rights of";
+        assert!(denied.detail.contains(named), "{}", denied.detail);
+        let silent = told(500, ErrorKind::NoLeader);
+        assert!(silent.retry_after.is_some());
+        assert!(silent.detail.contains("no_leader"), "{}", silent.detail);
+        for trouble in [denied, silent] {
+            assert!(!trouble.detail.contains("4711"), "{}", trouble.detail);
+        }
+    }
 }

@@ -5,7 +5,7 @@
 use super::Outbound;
 use super::choice::{self, Asking};
 use super::route::Whom;
-use super::whom::{PassedOver, Target};
+use super::whom::{Callee, PassedOver};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Offer, View};
 use crate::proxy::respond::Trouble;
@@ -114,22 +114,22 @@ impl Outbound {
             key: Key::of(&question.task_id),
         };
         let until = Instant::now() + PATIENCE;
-        let (target, passed_over) = match whom {
+        let (callee, passed_over) = match whom {
             Whom::Contract(agent) => {
                 let found = self.find(&agent, until).await?;
-                (self.target(found, agent, &asking), Vec::new())
+                (self.callee(found, agent, &asking), Vec::new())
             }
             Whom::Range(range) => {
-                let (target, passed_over) = self.highest(&range, &asking, until).await?;
+                let (callee, passed_over) = self.highest(&range, &asking, until).await?;
                 let excluded = passed_over.iter().map(PassedOver::shown).collect();
-                let Some(target) = target else {
+                let Some(callee) = callee else {
                     let trouble = self.nobody_in(&range, passed_over);
                     return Ok(unserved(question, &asking, excluded, &trouble));
                 };
-                (target, excluded)
+                (callee, excluded)
             }
         };
-        let mut explanation = self.chosen(&target, &asking)?;
+        let mut explanation = self.chosen(&callee, &asking)?;
         explanation.task_id = question.task_id;
         explanation.excluded.extend(passed_over);
         explanation.excluded.sort();
@@ -137,10 +137,10 @@ impl Outbound {
     }
 
     /// Explains the choice among the instances of one contract.
-    fn chosen(&self, target: &Target, asking: &Asking<'_>) -> Result<Explanation, Trouble> {
-        let view = target.found.view();
-        let (offers, agent) = (&view.offers, &target.agent);
-        let query = self.query(offers, target, asking.fields)?;
+    fn chosen(&self, callee: &Callee, asking: &Asking<'_>) -> Result<Explanation, Trouble> {
+        let view = callee.found.view();
+        let (offers, agent) = (&view.offers, &callee.agent);
+        let query = self.query(offers, callee, asking.fields)?;
         let fitting = choice::fitting(offers, agent, &query);
         let order = route::ranking(
             asking.key,
@@ -153,13 +153,13 @@ impl Outbound {
         let problem = ranking
             .is_empty()
             .then(|| choice::nobody(&view, agent, &query));
-        let share = self.directory.ratios().share(&target.found.id);
+        let share = self.directory.ratios().share(&callee.found.id);
         Ok(Explanation {
             agent: agent.id.clone(),
             task_id: String::new(),
             instance: ranking.first().map(|first| first.instance.clone()),
             canary: Canary {
-                cohort: target.cohort.as_str(),
+                cohort: callee.cohort.as_str(),
                 ratio: share.ratio.of_ten_thousand(),
                 lot: asking.key.lot.number(),
                 fault: share.fault,

@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use whom::Target;
+use whom::Callee;
 
 /// What the listener is given.
 #[derive(Debug)]
@@ -222,7 +222,7 @@ impl Outbound {
     ) -> Response<Body> {
         let errand = self.errand(fields, &head.headers);
         match self.lead_to(whom, &errand, began).await {
-            Ok(target) => self.lasting(target, head, source, errand, began).await,
+            Ok(callee) => self.lasting(callee, head, source, errand, began).await,
             Err(trouble) => self.unanswered(&trouble, &errand.names(), began),
         }
     }
@@ -232,7 +232,7 @@ impl Outbound {
         whom: Whom,
         errand: &Errand,
         began: Instant,
-    ) -> Result<Target, Trouble> {
+    ) -> Result<Callee, Trouble> {
         let asking = Asking {
             fields: &errand.fields,
             key: errand.key,
@@ -251,12 +251,12 @@ impl Outbound {
         began: Instant,
     ) -> Response<Body> {
         let errand = self.errand(fields, &head.headers);
-        let target = match self.lead_to(whom, &errand, began).await {
-            Ok(target) => target,
+        let callee = match self.lead_to(whom, &errand, began).await {
+            Ok(callee) => callee,
             Err(trouble) => return self.unanswered(&trouble, &errand.names(), began),
         };
-        if !choice::is_contract_route(&target.found, &head.method, head.uri.path()) {
-            let response = self.pass_through(&target, &errand, head, body).await;
+        if !choice::is_contract_route(&callee.found, &head.method, head.uri.path()) {
+            let response = self.pass_through(&callee, &errand, head, body).await;
             self.count(response.status().as_u16(), began);
             return response;
         }
@@ -265,7 +265,7 @@ impl Outbound {
             return self.refusals.turn_away(&trouble, &names, &head, body).await;
         }
         let source = Source::Body(body);
-        self.lasting(target, head, source, errand, began).await
+        self.lasting(callee, head, source, errand, began).await
     }
 
     /// Reads a wrapper and finds out whom it is for.
@@ -296,14 +296,14 @@ impl Outbound {
 
     fn lasting(
         self: Arc<Self>,
-        target: Target,
+        callee: Callee,
         head: Parts,
         source: Source,
         errand: Errand,
         began: Instant,
     ) -> Lasting {
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, target, errand, &head.headers, began);
+        let call = call::Call::new(self, callee, errand, &head.headers, began);
         let presence = call.presence();
         Lasting::new(keeper, presence, call.run(head, source))
     }

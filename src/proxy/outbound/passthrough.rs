@@ -3,7 +3,7 @@
 use super::Outbound;
 use super::choice::Asking;
 use super::inherit::Errand;
-use super::whom::Target;
+use super::whom::Callee;
 use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
 use crate::proxy::passing::{Passing, Way};
@@ -17,12 +17,12 @@ use http::{HeaderValue, Response};
 impl Outbound {
     pub(super) async fn pass_through(
         &self,
-        target: &Target,
+        callee: &Callee,
         errand: &Errand,
         head: Parts,
         body: Received,
     ) -> Response<Body> {
-        match self.passed(target, errand, head, body).await {
+        match self.passed(callee, errand, head, body).await {
             Ok(response) => response,
             Err(trouble) => self.refusals.refuse(&trouble, &errand.fields),
         }
@@ -30,7 +30,7 @@ impl Outbound {
 
     async fn passed(
         &self,
-        target: &Target,
+        callee: &Callee,
         errand: &Errand,
         head: Parts,
         body: Received,
@@ -40,8 +40,8 @@ impl Outbound {
             fields,
             key: errand.key,
         };
-        let view = target.found.view();
-        let offer = self.choose(&view, target, &asking)?;
+        let view = callee.found.view();
+        let offer = self.choose(&view, callee, &asking)?;
         drop(view);
         let (way, trace) = (
             self.way(),
@@ -49,7 +49,7 @@ impl Outbound {
         );
         let mut passing = Passing::new(head, body, &trace, &way);
         let told = Fields {
-            agent: Some(target.agent.clone()),
+            agent: Some(callee.agent.clone()),
             application: Some(self.config.application.clone()),
             ..fields.clone()
         };

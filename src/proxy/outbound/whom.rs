@@ -19,7 +19,7 @@ const FIRST_USE: Duration = Duration::from_secs(2);
 const RECALL: Duration = Duration::from_millis(100);
 
 /// The contract that a name stands for now, and whom of its instances a call may use.
-pub struct Target {
+pub struct Callee {
     pub found: Arc<Agent>,
     /// The contract asked for; its version is filled in once one is chosen.
     pub agent: AgentName,
@@ -42,11 +42,11 @@ impl Outbound {
         whom: Whom,
         asking: &Asking<'_>,
         until: Instant,
-    ) -> Result<Target, Trouble> {
+    ) -> Result<Callee, Trouble> {
         match whom {
             Whom::Contract(agent) => {
                 let found = self.find(&agent, until).await?;
-                Ok(self.target(found, agent, asking))
+                Ok(self.callee(found, agent, asking))
             }
             Whom::Range(range) => {
                 let (found, passed_over) = self.highest(&range, asking, until).await?;
@@ -55,15 +55,15 @@ impl Outbound {
         }
     }
 
-    pub(super) fn target(
+    pub(super) fn callee(
         &self,
         found: Arc<Agent>,
         agent: AgentName,
         asking: &Asking<'_>,
-    ) -> Target {
+    ) -> Callee {
         let ratio = self.directory.ratios().of(&found.id);
         let cohort = asking.key.lot.cohort(ratio.of_ten_thousand());
-        Target {
+        Callee {
             found,
             agent,
             cohort,
@@ -77,7 +77,7 @@ impl Outbound {
         range: &Range,
         asking: &Asking<'_>,
         until: Instant,
-    ) -> Result<(Option<Target>, Vec<PassedOver>), Trouble> {
+    ) -> Result<(Option<Callee>, Vec<PassedOver>), Trouble> {
         let until = until.min(Instant::now() + FIRST_USE);
         let family = self.directory.family(range).map_err(refused)?;
         family.settled(until).await;
@@ -91,13 +91,13 @@ impl Outbound {
                     // A minor that has only just been published is waited for like any first use.
                     self.wait_for(&found, until).await;
                     let (id, version) = (id.to_string(), None);
-                    let target = self.target(found, AgentName { id, version }, asking);
-                    let view = target.found.view();
-                    let query = self.query(&view.offers, &target, asking.fields)?;
-                    match choice::unfit(&view, &target.agent, &query) {
+                    let callee = self.callee(found, AgentName { id, version }, asking);
+                    let view = callee.found.view();
+                    let query = self.query(&view.offers, &callee, asking.fields)?;
+                    match choice::unfit(&view, &callee.agent, &query) {
                         None => {
                             drop(view);
-                            return Ok((Some(target), passed_over));
+                            return Ok((Some(callee), passed_over));
                         }
                         Some(why) => (why, !view.offers.is_empty() || view.untrusted.is_some()),
                     }

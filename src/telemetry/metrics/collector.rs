@@ -111,7 +111,7 @@ impl Collector {
         );
         let audits = to.gauges(
             "contract_audits",
-            "Published contracts by what the last audit found; 0 all round before the first.",
+            "Published contract bodies by what the last audit found; all 0 before the first.",
             &["state"],
         );
         Self {

@@ -64,10 +64,12 @@ pub enum Validation {
     Valid,
     Invalid,
     Skipped,
+    /// There was no place for it while there was time.
+    Crowded,
 }
 
 impl Validation {
-    const ALL: [&'static str; 3] = ["valid", "invalid", "skipped"];
+    const ALL: [&'static str; 4] = ["valid", "invalid", "skipped", "crowded"];
 }
 
 /// Why an attempt was made.
@@ -87,7 +89,7 @@ impl AttemptKind {
 pub struct Contract {
     requests: [IntCounter; 5],
     duration: Histogram,
-    validations: [[IntCounter; 3]; 2],
+    validations: [[IntCounter; 4]; 2],
     finished: [[IntCounter; 2]; 4],
     outbound: Option<Outbound>,
 }
@@ -183,7 +185,7 @@ impl Contracts {
             ),
             validations: to.counters(
                 "contract_validations_total",
-                "Bodies checked against a contract's schemas.",
+                "Bodies held against a contract's schemas; crowded: its turn did not come in time.",
                 &["contract", "side", "result"],
             ),
             finished: to.counters(

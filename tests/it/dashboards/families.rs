@@ -93,7 +93,7 @@ pub const SIDECAR: &[Family] = &[
     family(
         "hermes_contract_cache_requests_total",
         Counter,
-        &[("result", &["hit", "miss"])],
+        &[("result", &["hit", "miss", "stale", "untrusted"])],
     ),
     family(
         "hermes_contract_last_updated_timestamp_seconds",
@@ -109,7 +109,14 @@ pub const SIDECAR: &[Family] = &[
             ("result", &["ok", "failed", "skipped"]),
         ],
     ),
-    family("hermes_admission_state", Gauge, &[("state", &["admitted"])]),
+    family(
+        "hermes_admission_state",
+        Gauge,
+        &[(
+            "state",
+            &["starting", "admitting", "admitted", "unhealthy", "draining"],
+        )],
+    ),
     family("hermes_tasks_active", Gauge, &[OPEN]),
     family(
         "hermes_task_transitions_total",
@@ -133,7 +140,7 @@ pub const SIDECAR: &[Family] = &[
     family(
         "hermes_route_selections_total",
         Counter,
-        &[("cohort", &["stable"])],
+        &[("cohort", &["stable", "canary"])],
     ),
     family(
         "hermes_consul_requests_total",
@@ -197,7 +204,17 @@ pub const COLLECTOR: &[Family] = &[
     family(
         "hermes_collector_contract_audits",
         Gauge,
-        &[("state", &["ok", "unsigned", "mismatch"])],
+        &[(
+            "state",
+            &[
+                "ok",
+                "unsigned",
+                "unaudited",
+                "unreadable",
+                "untrusted",
+                "mismatch",
+            ],
+        )],
     ),
     family(
         "hermes_collector_consul_requests_total",

@@ -201,6 +201,15 @@ impl Stage {
             .unwrap_or_else(|printed| panic!("{command}\nended badly after printing:\n{printed}"))
     }
 
+    /// Runs a command that writes to the folder `named`, with one of our own in its place.
+    pub async fn prints_in(&self, part: &str, named: &str) -> String {
+        let ours = self.folder.path().join(named);
+        let command = self.command(part).replace(named, ours.to_str().unwrap());
+        self.run(&command)
+            .await
+            .unwrap_or_else(|printed| panic!("{command}\nended badly after printing:\n{printed}"))
+    }
+
     async fn run(&self, command: &str) -> Result<String, String> {
         let told = [
             ("HERMES_SPOOL__COLLECTOR", self.url(7410)),

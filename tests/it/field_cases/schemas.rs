@@ -6,6 +6,7 @@ use super::world::{INVOKE, Inside, Outside, at, order_contract};
 use crate::support::client::{client, get_text};
 use crate::support::collector::Collector;
 use crate::support::program;
+use crate::support::reply::Reply;
 use crate::support::sidecar::Sidecar;
 use serde_json::{Value, json as value};
 use std::net::TcpListener;
@@ -119,7 +120,7 @@ pub async fn no_schema_makes_the_sidecar_fetch() -> String {
             let rule = error["rule"].as_str().unwrap();
             ["remote-ref", "dialect"].contains(&rule) && error["line"].is_u64()
         };
-        assert!(errors.iter().any(|error| named(error)), "{schema}: {told}");
+        assert!(errors.iter().any(named), "{schema}: {told}");
         let log = refused_at_start(contract).await;
         assert!(
             log.contains("remote-ref") || log.contains("dialect"),
@@ -171,15 +172,25 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
         nested = value!({"allOf": [nested], "unevaluatedProperties": {"type": "integer"}});
     }
     let unique = value!({"properties": {"n": {"allOf": vec![value!({"uniqueItems": true}); 100]}}});
-    let contract = |name: &str, schema: Value| {
-        let mut contract = with_input(schema);
+    let contract = |name: &str, schema: &Value, timeout_ms: u32| {
+        let mut contract = with_input(schema.clone());
         contract["id"] = name.into();
+        contract["constraints"]["timeout_ms"] = timeout_ms.into();
         contract
     };
+    let mut late = contract("cost-late-v1.0", &value!({}), 300);
+    late["output_schema"] = unique.clone();
     let world = Inside::with(|setup| {
+        let nested = contract("cost-nested-v1.0", &nested, 60_000);
         setup
-            .contract(contract("cost-nested-v1.0", nested), "POST", "/nested")
-            .contract(contract("cost-unique-v1.0", unique), "POST", "/unique")
+            .contract(nested, "POST", "/nested")
+            .contract(
+                contract("cost-unique-v1.0", &unique, 60_000),
+                "POST",
+                "/unique",
+            )
+            .contract(contract("cost-hasty-v1.0", &unique, 50), "POST", "/hasty")
+            .contract(late, "POST", "/late")
     })
     .await;
     for path in ["/nested", "/unique"] {
@@ -223,8 +234,75 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
         }
     }
     assert!(longest < Duration::from_secs(5), "{longest:?}");
-    "2 schemas refused at load; 16 dear bodies at once refused within their bound, others served meanwhile"
-        .to_owned()
+    let overloaded = turned_away(&world, &bodies[1].1).await;
+    let late = replies_late_for_their_check(&world, &bodies[1].1).await;
+    format!(
+        "2 schemas refused at load; 16 dear bodies at once refused within their bound, others \
+         served meanwhile; {overloaded} whose turn did not come in time turned away, {late} replies late by it"
+    )
+}
+
+/// Sends more dear bodies than can be checked within a call's time; those whose turn does not
+/// come by its deadline are another instance's to take. Returns how many.
+async fn turned_away(world: &Inside, body: &str) -> usize {
+    let replies = crowd(world, "/hasty", body).await;
+    let at_once = replies.len();
+    let mut overloaded = 0;
+    for reply in replies {
+        if reply.status == 429 {
+            overloaded += 1;
+            reply.problem(429, "overloaded");
+            assert_eq!(reply.header("retry-after"), "1");
+            assert_eq!(reply.header("hermes-executed"), "?0");
+        } else {
+            reply.problem(400, "input-invalid");
+        }
+    }
+    assert!(0 < overloaded && overloaded < at_once, "{overloaded}");
+    let counted = crowded(world, "cost-hasty-v1.0", "input").await;
+    assert_eq!(counted, overloaded as f64);
+    assert_eq!(world.refused("overloaded").await, overloaded as f64);
+    overloaded
+}
+
+/// A reply is of work that was done: one whose turn does not come is late, and never passed on.
+async fn replies_late_for_their_check(world: &Inside, body: &str) -> f64 {
+    world.application.answer("/late", json(body));
+    for reply in crowd(world, "/late", "{}").await {
+        match (reply.status, reply.header("hermes-executed")) {
+            (504, "?1") => reply.problem(504, "timeout"),
+            // On a busy machine a call may not even have been sent in time.
+            (504, _) => reply.problem(504, "budget-exhausted"),
+            (_, executed) => {
+                assert_eq!(executed, "?1");
+                reply.problem(502, "output-invalid")
+            }
+        };
+    }
+    let late = crowded(world, "cost-late-v1.0", "output").await;
+    assert!(late > 0.0);
+    late
+}
+
+/// Sends far more calls at once than the machine has processors.
+async fn crowd(world: &Inside, path: &str, body: &str) -> Vec<Reply> {
+    let at_once = 16 * std::thread::available_parallelism().unwrap().get();
+    let mut callers = JoinSet::new();
+    for _ in 0..at_once {
+        let (address, request) = (world.address.clone(), post(path, "", body));
+        callers.spawn(async move { ask(&address, request).await });
+    }
+    callers.join_all().await
+}
+
+async fn crowded(world: &Inside, contract: &str, side: &str) -> f64 {
+    let labels = [
+        ("contract", contract),
+        ("side", side),
+        ("result", "crowded"),
+    ];
+    let counted = world.sidecar.metric("contract_validations_total", &labels);
+    counted.await
 }
 
 /// What weakens a schema without a word is an error or a warning, and what is valid is applied.

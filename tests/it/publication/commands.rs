@@ -175,7 +175,7 @@ async fn list_and_get_show_what_stands_there() {
     assert_eq!(old["version"], "1.0.0");
     let unknown = desk.run(&["get", &format!("{FRAUD}@1.0.9")]);
     assert!(
-        unknown.err.contains("there are 1.0.0, 1.0.1"),
+        unknown.err.contains("there are 1.0.1, 1.0.0"),
         "{unknown:?}"
     );
     unknown.with(1);

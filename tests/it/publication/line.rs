@@ -102,6 +102,64 @@ async fn neighbours_on_both_sides_are_minded_across_minors() {
 }
 
 #[tokio::test]
+async fn of_several_contracts_those_before_a_refusal_are_told() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    desk.publish(&fraud("1.0.0"), &[]).with(0);
+    let named = |mut contract: Value, id: &str| {
+        contract["id"] = id.into();
+        desk.file(&contract)
+    };
+    let files = [
+        named(fraud("1.0.0"), "a-first-v1.0"),
+        desk.file(&stricter("1.0.1")),
+        named(fraud("1.0.0"), "z-last-v1.0"),
+    ];
+    let [first, second, third] = &files;
+    let document = desk.run(&["openapi", first, second, third]).with(0);
+    desk.write("all.json", &document);
+
+    let refused = desk.run(&["publish", "all.json"]);
+    for told in [
+        "fraud-detection-v1.0 1.0.1 was not published",
+        "not tried: z-last-v1.0 1.0.0",
+    ] {
+        assert!(refused.err.contains(told), "{refused:?}");
+    }
+    let out = refused.with(1);
+    assert!(out.contains("a-first-v1.0 1.0.0: published"), "{out}");
+    let again = desk.run(&["publish", "all.json", "-o", "json"]).json(1);
+    assert_eq!(again["published"][0]["agent"], "a-first-v1.0", "{again}");
+    assert_eq!(again["published"].as_array().unwrap().len(), 1, "{again}");
+    let newer = &again["refused"][0]["newer"];
+    assert_eq!(newer, "fraud-detection-v1.0 1.0.1", "{again}");
+
+    // A version that is taken ends it in the same way.
+    let mut other = fraud("1.0.0");
+    other["description"] = "another one".into();
+    let taken = desk.file(&other);
+    let document = desk.run(&["openapi", first, &taken, third]).with(0);
+    desk.write("all.json", &document);
+    let taken = desk.run(&["publish", "all.json", "-o", "json"]);
+    for told in [
+        "fraud-detection-v1.0 1.0.0 was not",
+        "raise the version",
+        "z-last",
+    ] {
+        assert!(taken.err.contains(told), "{taken:?}");
+    }
+    assert_eq!(taken.json(1)[0]["body"], "unchanged");
+    assert_eq!(
+        desk.run(&["list", "-o", "json"])
+            .json(0)
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[tokio::test]
 async fn garbage_next_door_is_named_and_passed_over() {
     let consul = Consul::start().await;
     let desk = Desk::at(&consul.address());
@@ -153,6 +211,42 @@ async fn versions_published_at_once_leave_the_highest_current() {
 }
 
 #[tokio::test]
+async fn a_pointer_to_no_version_of_the_contract_is_told_and_replaced() {
+    let consul = Consul::start().await;
+    let desk = Desk::at(&consul.address());
+    let key = format!("hermes/contracts/{FRAUD}/version");
+    let spoil = async || consul.put(&format!("/v1/kv/{key}"), "9.9.9").await;
+    desk.publish(&fraud("1.0.0"), &[]).with(0);
+    spoil().await;
+    let told = desk.run(&["get", FRAUD]);
+    for told_of in [key.as_str(), "\"9.9.9\"", "--current VERSION"] {
+        assert!(told.err.contains(told_of), "{told:?}");
+    }
+    told.with(1);
+    let done = desk.publish(&fraud("1.0.1"), &[]);
+    assert!(done.err.contains("held \"9.9.9\""), "{done:?}");
+    assert!(done.with(0).contains("current is 1.0.1"));
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.1");
+    assert_eq!(index(&consul).await["version"], "1.0.1");
+
+    spoil().await;
+    let args = ["--current", "1.0.0", "-o", "json"];
+    let lowered = desk.publish(&fraud("1.0.0"), &args).json(0);
+    assert_eq!(lowered[0]["pointer_replaced"], "9.9.9", "{lowered}");
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.0");
+
+    // A sidecar that registers is not held up by it either.
+    spoil().await;
+    let application = Application::start().await;
+    let _sidecar = serving(&consul, &application.url(), fraud("1.0.1"))
+        .start()
+        .await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    assert_eq!(pointer(&consul).await.unwrap(), "1.0.1");
+    assert_eq!(index(&consul).await["version"], "1.0.1");
+}
+
+#[tokio::test]
 async fn the_current_version_is_lowered_by_hand_alone() {
     let consul = Consul::start().await;
     let desk = Desk::at(&consul.address());
@@ -176,7 +270,7 @@ async fn the_current_version_is_lowered_by_hand_alone() {
 
     let missing = desk.publish(&fraud("1.0.1"), &["--current", "1.0.7"]);
     assert!(
-        missing.err.contains("there are 1.0.0, 1.0.1"),
+        missing.err.contains("there are 1.0.1, 1.0.0"),
         "{missing:?}"
     );
     missing.with(1);

@@ -15,21 +15,21 @@ use tempfile::TempDir;
 const STARTS: usize = 5;
 
 /// The agent of `consul/start.sh`, stopped by `consul/stop.sh`.
-pub struct Agent {
+pub struct ConsulAgent {
     pub directory: TempDir,
     pub address: String,
 }
 
-impl Agent {
+impl ConsulAgent {
     /// Starts it, with the management token in its directory.
-    pub fn start() -> Agent {
+    pub fn start() -> ConsulAgent {
         for _ in 0..STARTS {
             let directory = TempDir::with_prefix("hermes-consul-dev-").unwrap();
             let port = free_port().to_string();
             let output = script("start.sh", &[directory.path().to_str().unwrap(), &port]);
             if output.status.success() {
                 let address = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-                return Agent { directory, address };
+                return ConsulAgent { directory, address };
             }
             let log = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
@@ -102,7 +102,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for ConsulAgent {
     fn drop(&mut self) {
         let output = script("stop.sh", &[self.directory.path().to_str().unwrap()]);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -78,6 +78,7 @@ async fn watch(url: String, seen: Arc<Mutex<Vec<String>>>) {
         let now = reply.headers().get("x-consul-index");
         index = now.and_then(|v| v.to_str().ok()).unwrap_or("0").to_owned();
         let Ok(instances) = reply.json::<Value>().await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         let status = told(&instances);

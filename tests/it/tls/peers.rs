@@ -108,6 +108,30 @@ async fn nobody_tells_of_a_contract_that_another_serves() {
     let mut unknown = report("c-4", "callee", "shop");
     unknown["agent"] = "never-v1.0".into();
     assert_eq!(tell("shop", unknown).await.json()["accepted"], 1);
+    // One that no round reads, since nothing is published of it, is asked for.
+    let service = json!({
+        "Name": "unread-v1.0", "ID": "unread", "Address": "127.0.0.1", "Port": 1,
+        "Tags": ["hermes"], "Meta": {"hermes_app": "fraud"},
+    });
+    let service = service.to_string();
+    house
+        .consul
+        .put("/v1/agent/service/register", service)
+        .await;
+    let unread = |call: &str, application: &str| {
+        let mut report = report(call, "callee", application);
+        report["agent"] = "unread-v1.0".into();
+        report
+    };
+    let calls = AtomicUsize::new(0);
+    wait_until(WITHIN, "refusal for an unread contract", async || {
+        let call = format!("u-{}", calls.fetch_add(1, Ordering::Relaxed));
+        let reply = tell("shop", unread(&call, "shop")).await;
+        reply.status == 403
+    })
+    .await;
+    let served = tell("fraud", unread("c-5", "fraud")).await;
+    assert_eq!(served.json()["accepted"], 1);
 }
 
 #[tokio::test]

@@ -6,9 +6,11 @@ use crate::proxy::check;
 use crate::proxy::respond::Trouble;
 use crate::task::Problem;
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 
 /// A question that has been understood.
 #[derive(Debug)]
@@ -20,8 +22,10 @@ pub struct Question {
     pub fields: Fields,
 }
 
+/// The members of a question.
+const MEMBERS: [&str; 5] = ["agent", "input", "required_tags", "region", "deadline_ms"];
+
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Raw<'a> {
     agent: Option<String>,
     #[serde(borrow, default, deserialize_with = "given")]
@@ -39,7 +43,8 @@ fn given<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawVal
 impl Question {
     pub fn read(body: &Bytes, limits: &guard::Limits) -> Result<Self, Trouble> {
         guard::parse(body, limits).map_err(|refusal| check::refused(&refusal))?;
-        let raw: Raw<'_> = serde_json::from_slice(body).map_err(|error| misshapen(&error))?;
+        check_members(body)?;
+        let raw: Raw<'_> = serde_json::from_slice(body).map_err(|error| mistyped(&error))?;
         let context = json!({
             "required_tags": raw.required_tags,
             "region": raw.region,
@@ -61,18 +66,29 @@ impl Question {
     }
 }
 
-/// Says what is wrong with the shape; serde's own text names members and types, never values.
-fn misshapen(error: &serde_json::Error) -> Trouble {
-    let text = error.to_string();
-    let told = match text.starts_with("unknown field") {
-        true => "a member is unknown",
-        false => "a member has the wrong type",
-    };
+/// Refuses members that nobody reads: a misspelt one must not pass for one that is left out.
+fn check_members(body: &Bytes) -> Result<(), Trouble> {
+    let members: BTreeMap<String, IgnoredAny> =
+        serde_json::from_slice(body).map_err(|error| mistyped(&error))?;
+    let mut names = members.keys();
+    match names.any(|name| !MEMBERS.contains(&name.as_str())) {
+        true => Err(misshapen("a member is unknown")),
+        false => Ok(()),
+    }
+}
+
+/// Says where a type is wrong; the error's own text may hold a value.
+fn mistyped(error: &serde_json::Error) -> Trouble {
+    let (line, column) = (error.line(), error.column());
+    misshapen(&format!(
+        "a member has the wrong type (line {line}, column {column})"
+    ))
+}
+
+fn misshapen(told: &str) -> Trouble {
     let detail = format!(
-        "{told} (line {}, column {}): ask with {{\"agent\"?: text, \"input\"?: any, \
-         \"required_tags\"?: list of texts, \"region\"?: text, \"deadline_ms\"?: whole number}}",
-        error.line(),
-        error.column()
+        "{told}: ask with {{\"agent\"?: text, \"input\"?: any, \"required_tags\"?: list of \
+         texts, \"region\"?: text, \"deadline_ms\"?: whole number}}"
     );
     Trouble::new(Problem::BadContext, detail)
 }
