@@ -52,6 +52,11 @@ pub fn problems(schema: &Value) -> Vec<Problem> {
     problems
 }
 
+/// Counts the schemas that are seen by those with `unevaluatedProperties`, each by itself.
+pub fn seen_by_closed(schema: &Value) -> u64 {
+    Targets::of(schema).seen_by_closed(schema, schema, &mut HashMap::new())
+}
+
 fn references(members: &Map<String, Value>) -> impl Iterator<Item = (&'static str, &str)> {
     ["$ref", "$dynamicRef"]
         .into_iter()
@@ -176,6 +181,28 @@ impl<'a> Targets<'a> {
         let message = format!("\"{shown}\" lies outside the contract; nothing is ever fetched");
         let remedy = "copy the schema under \"$defs\" and refer to it as \"#/$defs/NAME\"";
         Problem::new("remote-ref", at.as_str(), message, remedy)
+    }
+
+    fn seen_by_closed(
+        &self,
+        schema: &'a Value,
+        outer: &'a Value,
+        known: &mut HashMap<*const Value, u64>,
+    ) -> u64 {
+        let Value::Object(members) = schema else {
+            return 0;
+        };
+        let mut count: u64 = 0;
+        if members.contains_key("unevaluatedProperties") {
+            count = self.branches(schema, outer, 0, known).saturating_add(1);
+        }
+        let document = self.document_of(schema, outer);
+        for (name, value) in members {
+            keyword::for_each_schema(name, value, |_, schema| {
+                count = count.saturating_add(self.seen_by_closed(schema, document, known));
+            });
+        }
+        count
     }
 
     /// Counts the schemas reached through references; a circle counts once, since the validator

@@ -15,7 +15,7 @@ use super::{
     keyword,
     number::Lines,
     reference::{self, DIALECT},
-    tree::{Meter, Tree},
+    tree::{Meter, Prices, Tree},
     violation,
 };
 
@@ -43,8 +43,8 @@ pub const FORMATS: [&str; 15] = [
 pub struct Validator {
     inner: jsonschema::Validator<Tree>,
     lines: Lines,
-    /// What text costs under the dearest pattern.
-    per_text: u32,
+    /// What looks at text cost.
+    prices: Prices,
 }
 
 impl Validator {
@@ -61,7 +61,7 @@ impl Validator {
         Ok(Self {
             inner,
             lines: Lines::of(schema),
-            per_text: cost::per_text(schema),
+            prices: cost::prices(schema),
         })
     }
 
@@ -75,7 +75,7 @@ impl Validator {
                 return Err(Violation::of_body("number", message).into());
             }
         }
-        let meter = cost::meter(document.length(), self.per_text);
+        let meter = cost::meter(document.length(), self.prices);
         let is_valid = self.is_valid(document, &meter);
         if meter.is_spent() {
             let message = "the body takes too much work to be checked against this schema";
@@ -94,7 +94,7 @@ impl Validator {
 
     #[cold]
     fn explain(&self, document: &Document<'_>) -> Violations {
-        let meter = cost::explaining(document.length(), self.per_text);
+        let meter = cost::explaining(document.length(), self.prices);
         let errors = self.inner.iter_errors(document.tree().metered(&meter));
         let found = meter.believable(errors).map(|error| Violation::of(&error));
         Violations::gather(found).unwrap_or_else(|| {

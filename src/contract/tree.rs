@@ -10,6 +10,7 @@
 use std::{
     borrow::Cow,
     collections::HashSet,
+    ops::ControlFlow,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
@@ -92,19 +93,41 @@ fn duplicate_name<'a>(
 pub struct Meter {
     steps: AtomicU32,
     errors: AtomicU32,
-    /// Steps for reading `TEXT` bytes of a string.
-    per_text: u32,
+    prices: Prices,
 }
 
-/// How many bytes of a string are read for the price of one step, where no pattern makes it dearer.
+/// What a schema makes of looks at text, in steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prices {
+    /// For reading `TEXT` bytes of a string.
+    pub text: u32,
+    /// The most patterns that one walk over members may hold each name against.
+    pub patterns_per_name: u32,
+    /// The most binary places by which a fraction that numbers are divided by is away from one; 0
+    /// where nothing is divided exactly.
+    pub fraction: u32,
+}
+
+/// How many bytes of a string are read for the price of one step, where no pattern or format makes
+/// it dearer.
 pub const TEXT: usize = 32;
+/// Steps for calling a pattern, however short the text.
+const CALL: usize = 4;
+/// Bytes compared or copied for the price of one step.
+const COMPARED: usize = 256;
+/// Steps for a node that stands for a name: it is made for the purpose.
+const NAME_NODE: usize = 6;
+/// Steps for dividing two numbers exactly, however near to one they are.
+const DIVISION: usize = 20;
+/// Square binary places that an exact division gets through in one step.
+const PLACES_DIVIDED: usize = 640;
 
 impl Meter {
-    pub fn new(steps: u32, errors: u32, per_text: u32) -> Self {
+    pub fn new(steps: u32, errors: u32, prices: Prices) -> Self {
         Self {
             steps: steps.into(),
             errors: errors.into(),
-            per_text,
+            prices,
         }
     }
 
@@ -123,7 +146,39 @@ impl Meter {
 
     /// Pays for reading a string: by a keyword or, which may cost much more, by a pattern.
     fn pay_for_text(&self, text: &str) -> bool {
-        text.len() < TEXT || self.pay((text.len() / TEXT).saturating_mul(self.per_text as usize))
+        match self.price_of(text) {
+            0 => true,
+            steps => self.pay(steps),
+        }
+    }
+
+    /// Short text is not free: under a dear pattern a few bytes are many steps.
+    fn price_of(&self, text: &str) -> usize {
+        text.len().saturating_mul(self.prices.text as usize) / TEXT
+    }
+
+    /// Pays for meeting a name on a walk over members: for the patterns it may be held against.
+    fn pay_for_name(&self, name: &str) -> bool {
+        let patterns = self.prices.patterns_per_name as usize;
+        if patterns == 0 {
+            return self.pay(1 + name.len() / TEXT);
+        }
+        self.pay((1 + patterns).saturating_mul(CALL + self.price_of(name)))
+    }
+
+    /// Pays for a look at a number, which may be there to divide it.
+    fn pay_for_number(&self, number: &sonic_rs::Number) -> bool {
+        let places = self.prices.fraction as usize;
+        if places == 0 {
+            return true;
+        }
+        let places = places + number.as_f64().map_or(0, binary_places) as usize;
+        self.pay(DIVISION + places * places / PLACES_DIVIDED)
+    }
+
+    /// Answers whether one more error may be made.
+    fn may_err(&self) -> bool {
+        !self.is_spent() && Self::spend(&self.errors, 1)
     }
 
     pub fn is_spent(&self) -> bool {
@@ -206,7 +261,9 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     }
 
     fn as_number(&self) -> Option<Number> {
-        self.look()?.as_number().map(Number)
+        let number = self.look()?.as_number()?;
+        let is_paid = self.meter.is_none_or(|meter| meter.pay_for_number(&number));
+        is_paid.then_some(Number(number))
     }
 
     fn as_boolean(&self) -> Option<bool> {
@@ -251,9 +308,7 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     /// Gives an error its instance: not the value, which must not leave, but a mark that says
     /// whether the meter still ran. `const`, `enum` and `uniqueItems` do not come here.
     fn to_value(&self) -> Cow<'a, Plain> {
-        let spent = self
-            .meter
-            .is_some_and(|meter| meter.is_spent() || !Meter::spend(&meter.errors, 1));
+        let spent = self.meter.is_some_and(|meter| !meter.may_err());
         Cow::Owned(if spent { SPENT } else { Plain::Null })
     }
 
@@ -263,21 +318,28 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
 }
 
 impl Node<'_> {
-    /// Compares without a copy. What is spent is bounded by the smaller of the two.
+    /// Compares without a copy, and pays for what has to be read for that.
     fn equal(&self, value: &Value, expected: &Plain) -> bool {
         if !self.may_pay(1) {
             return false;
         }
         match expected {
-            Plain::String(expected) => value.as_str() == Some(expected),
+            Plain::String(expected) => value.as_str().is_some_and(|text| {
+                text.len() == expected.len()
+                    && (text.len() < COMPARED || self.may_pay(text.len() / COMPARED))
+                    && text == expected
+            }),
             Plain::Array(expected) => value.as_array().is_some_and(|items| {
                 items.len() == expected.len()
                     && (items.iter().zip(expected)).all(|(item, other)| self.equal(item, other))
             }),
             Plain::Object(expected) => value.as_object().is_some_and(|members| {
-                members.len() == expected.len() && self.may_pay(members.len() / 2) && {
+                members.len() == expected.len() && self.may_pay(members.len() * 4) && {
                     let mut members = members.iter();
                     members.all(|(name, member)| {
+                        if name.len() >= TEXT && !self.may_pay(name.len() / TEXT) {
+                            return false;
+                        }
                         let other = expected.get(name);
                         other.is_some_and(|other| self.equal(member, other))
                     })
@@ -305,11 +367,9 @@ impl<'a> json::Object<'a, Tree> for Members<'a> {
     }
 
     fn get(&self, name: &String) -> Option<Node<'a>> {
-        // A lookup walks the members.
-        if self
-            .meter
-            .is_some_and(|meter| !meter.pay(1 + self.members.len() / 8))
-        {
+        // A lookup walks the members and compares the names that are as long.
+        let walk = self.members.len() * (COMPARED / 2 + name.len()) / COMPARED;
+        if self.meter.is_some_and(|meter| !meter.pay(1 + walk)) {
             return None;
         }
         let value = self.members.get(name)?;
@@ -325,6 +385,28 @@ impl<'a> json::Object<'a, Tree> for Members<'a> {
             meter: self.meter,
         }
     }
+
+    /// Hands the names over as nodes that pay as every other does: how many schemas look at them,
+    /// and how often, only the validator knows.
+    fn try_for_each_name_node<B>(
+        &self,
+        _: &mut (),
+        mut read: impl FnMut(Node<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        for (name, _) in self.members {
+            if let Some(meter) = self.meter
+                && (meter.is_spent() || !meter.pay(NAME_NODE + name.len() / COMPARED))
+            {
+                break;
+            }
+            let value = Value::from(name);
+            read(Node {
+                value: &value,
+                meter: self.meter,
+            })?;
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 pub struct MembersIter<'a> {
@@ -338,8 +420,7 @@ impl<'a> Iterator for MembersIter<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let meter = self.meter;
         let (name, value) = self.members.next()?;
-        if meter.is_some_and(|meter| meter.is_spent() || !meter.pay(1) || !meter.pay_for_text(name))
-        {
+        if meter.is_some_and(|meter| meter.is_spent() || !meter.pay_for_name(name)) {
             return None;
         }
         Some((name, Node { value, meter }))
@@ -441,12 +522,19 @@ impl Json for Tree {
         name.to_owned()
     }
 
+    /// Of no use to the validator, which asks an object for its names instead.
     fn with_string_node<T>(_: &mut (), text: &str, read: impl FnOnce(Node<'_>) -> T) -> T {
         read(Node {
             value: &Value::from(text),
             meter: None,
         })
     }
+}
+
+/// Counts by how many binary places a number is larger or smaller than one.
+pub fn binary_places(number: f64) -> u32 {
+    let exponent = (number.to_bits() >> 52) & 0x7ff;
+    u32::try_from(exponent.abs_diff(1023)).unwrap_or(u32::MAX)
 }
 
 /// Pays for a copy of a subtree and for hashing it.
