@@ -17,7 +17,11 @@ pub enum OpenError {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("{} is in use by another process", path.display())]
+    #[error(
+        "{} is in use by another process; a second copy on one machine needs an \
+         application.instance and a STATE_DIRECTORY of its own",
+        path.display()
+    )]
     InUse { path: PathBuf },
     #[error(
         "{} was written by a newer release (version {found}, this one knows {known}); it is left untouched",

@@ -204,7 +204,9 @@ impl Stage {
     /// Runs a command that writes to the folder `named`, with one of our own in its place.
     pub async fn prints_in(&self, part: &str, named: &str) -> String {
         let ours = self.folder.path().join(named);
-        let command = self.command(part).replace(named, ours.to_str().unwrap());
+        let lines = self.command(part).replace(named, ours.to_str().unwrap());
+        // A shell of its own, which ends with the first line that fails.
+        let command = format!("sh -ec '{lines}'");
         self.run(&command)
             .await
             .unwrap_or_else(|printed| panic!("{command}\nended badly after printing:\n{printed}"))

@@ -178,7 +178,7 @@ pub async fn no_schema_keeps_the_sidecar_busy() -> String {
         contract["constraints"]["timeout_ms"] = timeout_ms.into();
         contract
     };
-    let mut late = contract("cost-late-v1.0", &value!({}), 300);
+    let mut late = contract("cost-late-v1.0", &value!({}), 60);
     late["output_schema"] = unique.clone();
     let world = Inside::with(|setup| {
         let nested = contract("cost-nested-v1.0", &nested, 60_000);
