@@ -8,11 +8,13 @@
 mod check;
 mod client;
 mod exit;
+mod gate;
 mod invoke;
 mod lint;
 mod local;
 mod openapi;
 mod output;
+mod quantile;
 mod running;
 mod serve;
 mod settings;
@@ -77,6 +79,8 @@ enum Command {
     Contract(ContractCommand),
     /// Make one call through the local sidecar and print the reply.
     Invoke(invoke::InvokeArgs),
+    /// Make many calls of one contract and hold them against its limits; exit 1 if not met.
+    Verify(gate::VerifyArgs),
     /// Print a task's steps and states from the collector.
     Task(task::TaskArgs),
     /// Let the local sidecar leave: unready, deregistered, still serving.
@@ -201,6 +205,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
         Command::Invoke(args) => invoke::invoke(args),
+        Command::Verify(args) => gate::verify(args),
         Command::Task(args) => task::task(args),
         Command::Drain(args) => local::drain(args),
         Command::Reload(args) => local::reload(args),

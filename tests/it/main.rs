@@ -41,5 +41,6 @@ mod streaming;
 mod support;
 mod tls;
 mod vendor;
+mod verify;
 mod websocket;
 mod world;
