@@ -7,6 +7,7 @@
 
 mod check;
 mod client;
+mod doctor;
 mod exit;
 mod gate;
 mod invoke;
@@ -81,6 +82,8 @@ enum Command {
     Invoke(invoke::InvokeArgs),
     /// Make many calls of one contract and hold them against its limits; exit 1 if not met.
     Verify(gate::VerifyArgs),
+    /// Look for what makes tasks slow: the registry, validation, the network; exit 1 if found.
+    Doctor(doctor::DoctorArgs),
     /// Print a task's steps and states from the collector.
     Task(task::TaskArgs),
     /// Let the local sidecar leave: unready, deregistered, still serving.
@@ -206,6 +209,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
         Command::Invoke(args) => invoke::invoke(args),
         Command::Verify(args) => gate::verify(args),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Task(args) => task::task(args),
         Command::Drain(args) => local::drain(args),
         Command::Reload(args) => local::reload(args),

@@ -13,11 +13,23 @@ impl Times {
         Self(times)
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns the time that `percent` of all did not exceed, by nearest rank: always one that was
     /// measured. Nothing of none.
     pub fn percentile(&self, percent: u32) -> Option<Duration> {
         let rank = (self.0.len() * percent.min(100) as usize).div_ceil(100);
         self.0.get(rank.saturating_sub(1)).copied()
+    }
+
+    pub fn median(&self) -> Option<Duration> {
+        self.percentile(50)
+    }
+
+    pub fn max(&self) -> Option<Duration> {
+        self.0.last().copied()
     }
 }
 

@@ -19,6 +19,7 @@ mod context;
 mod dashboards;
 mod delivery;
 mod demo;
+mod doctor;
 mod envelope;
 mod examples;
 mod field_cases;
