@@ -1,6 +1,8 @@
 //! Routes of the admin listeners.
 
 use super::{Check, Command, House};
+use crate::contract::trust;
+use crate::contract::watch::{Agent, Offer};
 use crate::task::Problem;
 use crate::telemetry::log;
 use axum::Router;
@@ -124,8 +126,49 @@ async fn config(State(house): State<Arc<House>>) -> Json<Value> {
     Json((house.config)())
 }
 
+/// Our own contracts first, then those that are called.
 async fn contracts(State(house): State<Arc<House>>) -> Json<Value> {
-    Json((house.contracts)())
+    let mut shown = match (house.contracts)() {
+        Value::Array(own) => own,
+        other => vec![other],
+    };
+    for own in shown.iter_mut().filter_map(Value::as_object_mut) {
+        own.insert("use".to_owned(), "served".into());
+    }
+    let mut called: Vec<Value> = house.directory.agents().iter().map(|a| used(a)).collect();
+    called.sort_by_key(|agent| agent["agent"].to_string());
+    shown.append(&mut called);
+    Json(Value::Array(shown))
+}
+
+/// Shows the bodies of a contract that are in use, and those that are published and not used.
+fn used(agent: &Agent) -> Value {
+    let view = agent.view();
+    let mut bodies: Vec<Value> = Vec::new();
+    for Offer { contract, .. } in &view.offers {
+        let body = json!({
+            "version": contract.contract.version.to_string(),
+            "digest": contract.digest.to_string(),
+            "kid": trust::first_kid(&contract.contract),
+        });
+        if !bodies.contains(&body) {
+            bodies.push(body);
+        }
+    }
+    let refused = view.refused.iter().map(|refused| {
+        json!({
+            "id": agent.id.as_str(),
+            "digest": refused.digest.to_string(),
+            "kid": refused.kids.join(", "),
+            "reason": refused.reason,
+        })
+    });
+    json!({
+        "agent": agent.id.as_str(),
+        "use": "called",
+        "bodies": bodies,
+        "untrusted": refused.collect::<Vec<_>>(),
+    })
 }
 
 async fn instances(State(house): State<Arc<House>>) -> Json<Value> {

@@ -3,6 +3,7 @@
 use super::standing::{DEREGISTER_AFTER, TTL};
 use super::{Config, Ours};
 use crate::consul::{Check, CheckKind, CheckStatus, Layout, Registration};
+use crate::contract::trust;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ impl Config {
             ("hermes_proto", self.proto.to_owned()),
             ("hermes_boot", self.boot.clone()),
             ("hermes_admin", self.admin.clone()),
-            ("hermes_kid", String::new()),
+            ("hermes_kid", trust::first_kid(contract).unwrap_or_default()),
         ]
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))

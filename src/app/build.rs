@@ -14,6 +14,7 @@ use crate::admission::{self, Handshake, Prober};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
+use crate::contract::trust::Trust;
 use crate::contract::watch::Directory;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -110,7 +111,8 @@ impl Builder {
         contracts: Vec<Option<Arc<Compiled>>>,
         sockets: Sockets,
     ) -> Result<Sidecar, Error> {
-        let directory = self.remember().await;
+        let trust = compose::trust(&self.settings, Some(self.state.clone())).await?;
+        let directory = self.remember(&trust).await;
         let recorder = Arc::new(Recorder {
             spool: self.spool.clone(),
             metrics: self.metrics.clone(),
@@ -160,12 +162,13 @@ impl Builder {
     }
 
     /// Opens the directory with what an earlier process knew.
-    async fn remember(&self) -> Arc<Directory> {
+    async fn remember(&self, trust: &Arc<Trust>) -> Arc<Directory> {
         Directory::open(
             self.client.clone(),
             self.metrics.clone(),
             Some(self.state.clone()),
             self.background.clone(),
+            trust.clone(),
         )
         .await
     }

@@ -5,6 +5,7 @@ use crate::admission;
 use crate::config::{self, Settings};
 use crate::consul::{self, Observe, Operation, Outcome};
 use crate::contract::guard;
+use crate::contract::trust::Trust;
 use crate::identity::Secret;
 use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
@@ -26,7 +27,10 @@ use tokio::sync::watch;
 static STATE: Schema = Schema {
     name: "state",
     application_id: 0x4865_5374,
-    migrations: &[contract::watch::known::MIGRATION],
+    migrations: &[
+        contract::watch::known::MIGRATION,
+        contract::trust::MIGRATION,
+    ],
 };
 
 pub fn log(settings: &config::Log) -> log::Config {
@@ -95,6 +99,12 @@ pub fn state(settings: &config::Spool) -> Result<Store, Error> {
     let (state, opened) = opened.map_err(|source| failed("spool.state_path", path, source))?;
     alarm(path, &opened);
     Ok(state)
+}
+
+/// Opens what contracts are judged by; first keys are remembered in `state`, if it is given.
+pub async fn trust(settings: &Settings, state: Option<Store>) -> Result<Arc<Trust>, Error> {
+    let opened = Trust::open(settings.trust.clone(), state).await;
+    opened.map_err(Error::Pins)
 }
 
 pub fn failed(key: &'static str, path: &Path, source: store::OpenError) -> Error {

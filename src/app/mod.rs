@@ -33,7 +33,7 @@ use crate::config::{self, Settings};
 use crate::contract::Problems;
 use crate::devregistry;
 use crate::socket::{Address, BindError};
-use crate::store::OpenError;
+use crate::store::{OpenError, StoreError};
 use crate::telemetry::log;
 use child::Program;
 use std::ffi::OsString;
@@ -63,6 +63,8 @@ pub enum Error {
         #[source]
         source: Box<OpenError>,
     },
+    #[error("read the remembered keys of contracts")]
+    Pins(#[source] StoreError),
     #[error("read the contract {}", path.display())]
     ReadContract {
         path: PathBuf,

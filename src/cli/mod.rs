@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 mod gate;
 mod invoke;
+mod keygen;
 mod lint;
 mod local;
 mod openapi;
@@ -20,6 +21,7 @@ mod running;
 mod serve;
 mod settings;
 mod shell;
+mod sign;
 mod task;
 
 use std::ffi::OsString;
@@ -78,6 +80,8 @@ enum Command {
     /// Work with contract files.
     #[command(subcommand)]
     Contract(ContractCommand),
+    /// Make an Ed25519 key pair that signs contracts: PATH for its owner alone, and PATH.pub.
+    Keygen(keygen::KeygenArgs),
     /// Make one call through the local sidecar and print the reply.
     Invoke(invoke::InvokeArgs),
     /// Make many calls of one contract and hold them against its limits; exit 1 if not met.
@@ -108,6 +112,10 @@ enum ContractCommand {
     Lint(lint::LintArgs),
     /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
     Openapi(openapi::OpenapiArgs),
+    /// Sign a contract file: a signature is added, the rest of the file stays as it is.
+    Sign(sign::SignArgs),
+    /// Verify the signatures of a contract file; exit 1 if they are not good.
+    Verify(sign::VerifyArgs),
 }
 
 /// Where settings come from.
@@ -207,6 +215,9 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
+        Command::Contract(ContractCommand::Sign(args)) => sign::sign(args),
+        Command::Contract(ContractCommand::Verify(args)) => sign::verify(args),
+        Command::Keygen(args) => keygen::keygen(args),
         Command::Invoke(args) => invoke::invoke(args),
         Command::Verify(args) => gate::verify(args),
         Command::Doctor(args) => doctor::doctor(args),

@@ -8,6 +8,7 @@ use super::env::Source;
 use super::reader::Reader;
 use super::secure;
 use super::settings::*;
+use super::trust::trust;
 use super::{Role, Roles};
 use crate::socket::Address;
 
@@ -41,6 +42,7 @@ pub(super) fn settings(
         },
         limits: limits(reader),
         consul: self::consul(reader, consul),
+        trust: trust(reader),
         tls: secure::tls(reader),
         spool: spool(reader, source, &application.name, roles),
         log: log(reader),

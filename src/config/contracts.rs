@@ -124,7 +124,7 @@ fn contract_path(reader: &mut Reader, at: &str, style: Style) -> String {
 }
 
 /// Notes a missing key at the line its table begins.
-fn missing(reader: &mut Reader, table: &str, name: &str, message: &str) {
+pub(super) fn missing(reader: &mut Reader, table: &str, name: &str, message: &str) {
     let key = format!("{table}.{name}");
     match reader.effective.get(&key).map(|entry| &entry.origin) {
         Some(Origin::Default) => {

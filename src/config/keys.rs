@@ -113,7 +113,6 @@ const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
 const CONNECT: &str = "certificates from Consul Connect are not built into this version";
-const SIGNATURES: &str = "signatures are not built into this version";
 const RETRY: &str = "retries are not built into this version";
 const EJECTION: &str = "ejection is not built into this version";
 const SESSIONS: &str = "sessions are not built into this version";
@@ -129,7 +128,7 @@ pub static LISTS: &[List] = &[
     List {
         path: "trust.key",
         help: "a key and the contract ids it may sign",
-        later: Some(SIGNATURES),
+        later: None,
     },
 ];
 
@@ -189,10 +188,10 @@ pub static KEYS: &[Key] = &[
     key("consul.checks", Kind::Choices(&["ttl", "http"]), r#"["ttl"]"#, "health checks registered"),
     key("consul.watches", Kind::Count(1, 10_000), "32", "most blocking queries; beyond them Consul is polled"),
 
-    key("trust.mode", Kind::Choice(&["pinned", "tofu", "off"]), r#""tofu""#, "whose signatures are accepted; acts as off in this version").except(&["pinned"], SIGNATURES),
-    key("trust.key[].file", Kind::File, r#""""#, "public key").later(SIGNATURES),
-    key("trust.key[].kid", Kind::Text(128), r#""""#, "key id").later(SIGNATURES),
-    key("trust.key[].ids", Kind::Texts, "[]", "patterns of contract ids").later(SIGNATURES),
+    key("trust.mode", Kind::Choice(&["pinned", "tofu", "off"]), r#""tofu""#, "whose contracts are used: pinned, signed by a listed key; tofu, by a listed key, else by the first key seen of the family, unsigned until one was seen; off: all"),
+    key("trust.key[].file", Kind::File, r#""""#, "public key: PEM as keygen writes it to PATH.pub, or a JWK"),
+    key("trust.key[].kid", Kind::Text(128), r#""""#, "name that signatures call the key by; empty: its thumbprint, as keygen prints it"),
+    key("trust.key[].ids", Kind::Texts, "[]", "contract ids that the key may sign; * stands for any text, as in fraud-*"),
 
     key("tls.mode", Kind::Choice(&["off", "files", "consul-connect"]), r#""off""#, "how peers are authenticated").except(&["consul-connect"], CONNECT),
     key("tls.cert", Kind::File, r#""""#, "certificate chain, PEM; it must name the application"),

@@ -25,6 +25,7 @@ mod show;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use address::{Advertise, CollectorTarget, Upstream};
 pub use addresses::Addresses;

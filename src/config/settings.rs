@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::contract::trust;
 use crate::identity::{Allow, Hosts, Secret, tls};
 use crate::socket::Address;
 
@@ -23,6 +24,8 @@ pub struct Settings {
     pub admin: Admin,
     pub limits: Limits,
     pub consul: Consul,
+    /// Whose contracts are used.
+    pub trust: trust::Config,
     /// `None`: peers speak plain HTTP and are not authenticated.
     pub tls: Option<tls::Config>,
     pub spool: Spool,

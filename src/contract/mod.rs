@@ -24,6 +24,7 @@ mod reference;
 mod schema;
 mod section;
 mod tree;
+pub mod trust;
 mod violation;
 pub mod watch;
 

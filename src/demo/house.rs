@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::folder::Folder;
+use super::signer::Signer;
 use super::stand::{self, PLANS, READY_WITHIN, Site, Stand};
 use super::tier::Tier;
 use crate::app::{self, Collector};
@@ -18,6 +19,9 @@ const COLLECTOR_PORT: u16 = 7410;
 /// All parts of the demo, in tiers; an upper one needs those below it.
 pub struct House {
     consul: Option<String>,
+    /// Signs the contracts, where the registry is the demo's own: another demo's bodies stay in a
+    /// Consul of yours, and were signed by a key that is gone.
+    signer: Option<Signer>,
     folder: Folder,
     registry: Tier,
     collector: Tier,
@@ -35,9 +39,15 @@ pub struct Addresses {
 impl House {
     /// Begins an empty one.
     pub fn new(consul: Option<String>) -> Result<Self, Error> {
+        let folder = Folder::make()?;
+        let signer = match consul {
+            None => Some(Signer::make(&folder)?),
+            Some(_) => None,
+        };
         Ok(Self {
             consul,
-            folder: Folder::make()?,
+            signer,
+            folder,
             registry: Tier::new("the registry"),
             collector: Tier::new("the collector"),
             services: Tier::new("an application"),
@@ -61,6 +71,7 @@ impl House {
         let site = Site {
             folder: &self.folder,
             source: &source,
+            signer: self.signer.as_ref(),
             collector: &collector,
             client: &client,
         };

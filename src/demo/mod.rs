@@ -13,10 +13,13 @@ mod folder;
 mod house;
 mod scenario;
 mod script;
+mod signer;
 mod stand;
 mod tier;
 mod traffic;
 
+use crate::contract::trust::SignError;
+use crate::identity::key::CreateError;
 use crate::{app, config, consul, devregistry};
 use house::{Addresses, House};
 use std::io;
@@ -62,6 +65,10 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("make a key that signs the contracts")]
+    Key(#[from] CreateError),
+    #[error("sign a contract")]
+    Sign(#[from] SignError),
     #[error("set up an HTTP client")]
     Client(#[from] reqwest::Error),
     #[error("Consul at {address} cannot be used")]

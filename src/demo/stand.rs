@@ -6,6 +6,7 @@
 use super::Error;
 use super::applications::{self, Surroundings};
 use super::folder::Folder;
+use super::signer::Signer;
 use super::tier::Tier;
 use crate::app::{self, Sidecar};
 use crate::config::{Role, Settings, Source};
@@ -78,6 +79,8 @@ pub static PLANS: [Plan; 4] = [
 pub struct Site<'a> {
     pub folder: &'a Folder,
     pub source: &'a Source,
+    /// Nobody, where contracts go unsigned.
+    pub signer: Option<&'a Signer>,
     /// Base URL of the collector.
     pub collector: &'a str,
     pub client: &'a reqwest::Client,
@@ -115,7 +118,10 @@ impl Stand {
         let listener = listen(plan.name, plan.ports + 4).await?;
         let application = address(&listener, plan.name)?;
         let file = format!("{}.json", plan.agent);
-        site.folder.write(&file, plan.contract)?;
+        match site.signer {
+            Some(signer) => site.folder.write(&file, &signer.sign(plan.contract)?)?,
+            None => site.folder.write(&file, plan.contract)?,
+        };
         let sidecar = plan.sidecar(site, application).await?;
         let addresses = sidecar.addresses();
         let served = Arc::default();
@@ -222,6 +228,7 @@ impl Plan {
             name, agent, path, ..
         } = self;
         let collector = site.collector;
+        let trust = site.signer.map(Signer::settings).unwrap_or_default();
         format!(
             r#"
 [application]
@@ -255,7 +262,7 @@ collector = "{collector}"
 
 [log]
 filter = "{LOG}"
-"#
+{trust}"#
         )
     }
 }

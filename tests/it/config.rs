@@ -65,7 +65,7 @@ fn five_faults_are_all_told_with_their_lines_before_anything_starts() {
             "hermes.toml:3: application.upsteam: no such key; did you mean `upstream`?",
             "hermes.toml:4: application.health_interval: ",
             "hermes.toml:6: outbound.listen: must be a loopback address",
-            "hermes.toml:8: trust.mode: \"pinned\": signatures are not built",
+            "hermes.toml:8: trust.mode: \"pinned\" needs keys: add [[trust.key]]",
         ]) {
             assert!(line.starts_with(start), "{line}");
         }

@@ -41,6 +41,7 @@ mod start;
 mod streaming;
 mod support;
 mod tls;
+mod trust;
 mod vendor;
 mod verify;
 mod websocket;

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::config::{self, Application, Examined, Settings};
-use crate::contract::{Profile, lint};
+use crate::contract::openapi::Wanted;
+use crate::contract::trust::Trust;
+use crate::contract::{self, Profile, lint};
 use crate::identity::tls::{self, Tls};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -174,6 +176,32 @@ pub(super) fn contracts(found: &mut Findings, application: &Application) {
         match finding.severity {
             lint::Severity::Error => found.problem("contracts", message),
             lint::Severity::Warning => found.warning("contracts", message),
+        }
+    }
+}
+
+/// Judges our own contracts as those who call them will, as far as they share these settings.
+pub(super) async fn trust(found: &mut Findings, settings: &Settings) {
+    let config = &settings.trust;
+    let keys = config.keys.len();
+    found.ok("trust", format!("mode {}, {keys} keys listed", config.mode));
+    // Without a store nothing can go wrong, and nothing is remembered.
+    let Ok(trust) = Trust::open(config.clone(), None).await else {
+        return;
+    };
+    for source in &settings.application.contracts {
+        let wanted = Wanted {
+            agent: None,
+            method: source.method.as_str(),
+            path: &source.path,
+        };
+        let body = source.file().and_then(|file| std::fs::read(file).ok());
+        // What cannot be read has findings of its own.
+        let read = body.and_then(|body| contract::from_file(&body, &wanted).ok());
+        if let Some((contract, _)) = read
+            && let Err(untrusted) = trust.judge(&contract).await
+        {
+            found.problem("trust", untrusted.to_string());
         }
     }
 }

@@ -49,6 +49,9 @@ fn surroundings(found: &mut Findings, examined: &Examined) -> Result<(), Failure
     client::block_on(async {
         let running = Running::ask(settings).await;
         around::ports(found, examined, &running, is_sidecar, is_collector).await;
+        if !examined.is_faulty("trust") {
+            here::trust(found, settings).await;
+        }
         if !examined.is_faulty("consul") {
             around::consul(found, settings).await;
         }

@@ -163,12 +163,9 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[trust]\nmode = 'pinned'",
-            "2 trust.mode: \"pinned\": signatures are not built into this version",
+            "2 trust.mode: \"pinned\" needs keys: add [[trust.key]] with file and ids, or nothing is trusted",
         ),
-        (
-            "[[trust.key]]\nfile = 'x'",
-            "1 trust.key: signatures are not built into this version",
-        ),
+        ("[[trust.key]]\nfile = 'x'", "2 trust.key[0].file: "),
         (
             "[retry]\nbackoff = '1s'",
             "2 retry.backoff: retries are not built into this version; leave it at \"25ms\"",

@@ -4,6 +4,7 @@ mod every_key;
 mod faults;
 mod layers;
 mod needed;
+mod trust;
 
 use std::path::{Path, PathBuf};
 

@@ -173,6 +173,7 @@ impl Follower {
 mod tests {
     use super::*;
     use crate::consul::{Client, Config};
+    use crate::contract::trust::Trust;
     use crate::telemetry::metrics::Sidecar;
     use tokio::time::sleep;
     use tokio_util::task::TaskTracker;
@@ -181,7 +182,7 @@ mod tests {
     async fn alone() -> Arc<Directory> {
         let client = Client::new(Config::at("http://127.0.0.1:1"), Arc::new(|_, _, _| {})).unwrap();
         let metrics = Arc::new(Sidecar::new("test"));
-        Directory::open(client, metrics, None, TaskTracker::new()).await
+        Directory::open(client, metrics, None, TaskTracker::new(), Trust::off()).await
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,8 @@
 
 use super::View;
 use crate::consul::Instance;
-use crate::contract::{Cache, Contract};
+use crate::contract::trust::Trust;
+use crate::contract::{Cache, Compiled, Contract};
 use crate::store::{Store, StoreError};
 use crate::task::Timestamp;
 use rusqlite::params;
@@ -64,13 +65,22 @@ pub fn keep(store: &Store, id: &Arc<str>, view: &View) {
     }
 }
 
-/// Reads all that is kept: instances by contract id, and their contracts into `cache`.
+/// What was known of one contract.
+#[derive(Debug, Default)]
+pub struct Known {
+    pub instances: Vec<Arc<Instance>>,
+    pub contracts: Vec<Arc<Compiled>>,
+}
+
+/// Reads all that is kept by contract id, and the contracts also into `cache`.
 ///
-/// What an older version wrote and this one cannot read is passed over.
+/// A contract is judged again, for the settings may have changed. What an older version wrote and
+/// this one cannot read is passed over.
 pub async fn load(
     store: &Store,
     cache: &Cache,
-) -> Result<HashMap<Arc<str>, Vec<Arc<Instance>>>, StoreError> {
+    trust: &Trust,
+) -> Result<HashMap<Arc<str>, Known>, StoreError> {
     let rows: Vec<(String, String, String)> = store
         .read(|connection| {
             let mut query = connection.prepare("SELECT id, instances, bodies FROM known_agents")?;
@@ -81,16 +91,27 @@ pub async fn load(
     let mut known = HashMap::new();
     for (id, instances, bodies) in rows {
         let bodies: Vec<String> = serde_json::from_str(&bodies).unwrap_or_default();
+        let mut contracts = Vec::with_capacity(bodies.len());
         for body in bodies {
-            let contract = Contract::from_slice(body.as_bytes());
-            if let Ok(contract) = contract {
-                // A contract that no longer compiles is met again, and named, when it is used.
-                drop(cache.compiled(&contract));
-            }
+            contracts.extend(usable(&body, cache, trust).await);
         }
         let instances: Vec<Instance> = serde_json::from_str(&instances).unwrap_or_default();
         let instances = instances.into_iter().map(Arc::new).collect();
-        known.insert(Arc::from(id), instances);
+        let remembered = Known {
+            instances,
+            contracts,
+        };
+        known.insert(Arc::from(id), remembered);
     }
     Ok(known)
+}
+
+async fn usable(body: &str, cache: &Cache, trust: &Trust) -> Option<Arc<Compiled>> {
+    let contract = Contract::from_slice(body.as_bytes()).ok()?;
+    if let Err(untrusted) = trust.judge(&contract).await {
+        tracing::warn!(%untrusted, "a contract known from before is not used");
+        return None;
+    }
+    // A contract that no longer compiles is met again, and named, when it is used.
+    cache.compiled(&contract).ok()
 }

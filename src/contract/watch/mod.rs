@@ -3,7 +3,8 @@
 //! Asking for a contract begins a health watch; a contract nobody asks for is let go after
 //! `UNUSED`. A view is a snapshot: who reads it keeps it for the whole call.
 //!
-//! - an instance is offered only with a body whose digest is the one the instance names
+//! - an instance is offered only with a body whose digest is the one the instance names and whose
+//!   signatures are believed; who holds such a body of that version goes on with it
 //! - a view is replaced as a whole; trouble keeps the last good one
 //! - at most `MOST_AGENTS` are followed; a further name is refused, not watched
 //! - elsewhere: the watch loop (`consul`), who of the offered gets a call (`route`)
@@ -15,9 +16,10 @@ mod members;
 mod minors;
 mod usage;
 
-pub use bodies::Published;
+pub use bodies::{Published, Refusal};
 pub use family::Family;
 
+use super::trust::Trust;
 use super::{Cache, Compiled, ContractId, Range};
 use crate::backoff::Backoff;
 use crate::consul::watch::{Options, Seen};
@@ -28,7 +30,9 @@ use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::{self, Direction, Sidecar};
 use arc_swap::ArcSwap;
+use bodies::Named;
 use family::MOST_FAMILIES;
+use known::Known;
 use members::{Members, Reading};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -51,14 +55,17 @@ const FIRST_USE: Duration = Duration::from_secs(2);
 /// for again.
 const BODY_RETRY: Duration = Duration::from_secs(1);
 const BODY_RETRY_MOST: Duration = Duration::from_secs(10);
+/// How many versions' contracts are held for instances whose published body went bad.
+const MOST_HELD: usize = 16;
 
 /// All contracts in use; one value per sidecar, shared by `Arc`.
 pub struct Directory {
     client: Client,
     cache: Cache,
+    trust: Arc<Trust>,
     metrics: Arc<Sidecar>,
     state: Option<Store>,
-    known: Mutex<HashMap<Arc<str>, Vec<Arc<Instance>>>>,
+    known: Mutex<HashMap<Arc<str>, Known>>,
     agents: Mutex<HashMap<Arc<str>, Arc<Agent>>>,
     families: Mutex<HashMap<Range, Arc<Family>>>,
     workers: TaskTracker,
@@ -86,6 +93,8 @@ pub struct View {
     pub stale: bool,
     /// Why instances are there that cannot be used; at most one reason is kept.
     pub untrusted: Option<String>,
+    /// The bodies that are published and not used, each once.
+    pub refused: Vec<Refusal>,
     /// Why an instance is there whose contract cannot be had at present.
     pub wanting: Option<String>,
 }
@@ -132,18 +141,22 @@ impl Directory {
         metrics: Arc<Sidecar>,
         state: Option<Store>,
         workers: TaskTracker,
+        trust: Arc<Trust>,
     ) -> Arc<Self> {
         let cache = Cache::new();
         let known = match &state {
             None => HashMap::new(),
-            Some(store) => known::load(store, &cache).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "the last known good instances could not be read");
-                HashMap::new()
-            }),
+            Some(store) => known::load(store, &cache, &trust)
+                .await
+                .unwrap_or_else(|error| {
+                    tracing::warn!(%error, "the last known good instances could not be read");
+                    HashMap::new()
+                }),
         };
         Arc::new(Self {
             client,
             cache,
+            trust,
             metrics,
             state,
             known: Mutex::new(known),
@@ -217,9 +230,12 @@ impl Directory {
             .iter()
             .find(|o| o.contract.contract.version == version);
         if let Some(offer) = named {
-            let digest = offer.contract.digest;
-            let read = bodies::compiled(&self.client, &self.cache, &agent.id, &version, digest);
-            drop(read.await);
+            let named = bodies::Named {
+                version,
+                digest: offer.contract.digest,
+                kid: None,
+            };
+            drop(bodies::compiled(self, &agent.id, &named).await);
         }
     }
 
@@ -244,7 +260,8 @@ impl Directory {
         let follower = Follower {
             directory: self.clone(),
             agent: agent.clone(),
-            members: Members::seeded(seed),
+            members: Members::seeded(seed.instances),
+            held: seed.contracts,
             seen,
             settle,
             retry: Backoff::new(BODY_RETRY, BODY_RETRY_MOST),
@@ -272,7 +289,12 @@ impl Directory {
         let instances: Vec<_> = offers.iter().map(|offer| offer.instance.clone()).collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if !instances.is_empty() && known.len() < MOST_AGENTS {
-            known.insert(agent.name.clone(), instances);
+            let contracts = offers.iter().map(|offer| offer.contract.clone()).collect();
+            let remembered = Known {
+                instances,
+                contracts,
+            };
+            known.insert(agent.name.clone(), remembered);
         }
     }
 }
@@ -308,16 +330,51 @@ impl Agent {
     }
 }
 
+/// What keeps an instance, or a body for whoever names it, from being used.
+#[derive(Debug, PartialEq, Eq)]
+enum Fault {
+    Instance(String),
+    Body(Refusal),
+}
+
+/// One joining of instances with their contracts.
+#[derive(Default)]
+struct Round {
+    view: View,
+    faults: Vec<Fault>,
+    /// Bodies that went wrong, so that each is fetched and judged once however many instances
+    /// name it, with what is used instead.
+    bad: Vec<(Named, Option<Arc<Compiled>>)>,
+}
+
+impl Round {
+    fn wants(&mut self, instance: &Instance, error: &bodies::Error) {
+        self.view.wanting = Some(error.to_string());
+        let fault = format!("{}: {}", instance.id, Chain(error));
+        self.faults.push(Fault::Instance(fault));
+    }
+
+    fn refuses(&mut self, refused: Refusal) {
+        self.view.untrusted = Some(refused.reason.clone());
+        if !self.view.refused.contains(&refused) {
+            self.view.refused.push(refused.clone());
+            self.faults.push(Fault::Body(refused));
+        }
+    }
+}
+
 /// Keeps one agent's view in step with its watch.
 struct Follower {
     directory: Arc<Directory>,
     agent: Arc<Agent>,
     members: Members,
+    /// Contracts that were good to use, for instances whose published body is no more.
+    held: Vec<Arc<Compiled>>,
     seen: watch::Receiver<Seen<Vec<Instance>>>,
     settle: watch::Sender<bool>,
     retry: Backoff,
     /// What is wrong with instances, each told when it begins.
-    said: Vec<String>,
+    said: Vec<Fault>,
     /// The contract that the metrics show.
     taken: Option<Digest>,
 }
@@ -359,9 +416,18 @@ impl Follower {
     }
 
     /// Logs what has come to be wrong; returns when to look again, if anything is.
-    fn tell(&mut self, faults: Vec<String>) -> Option<Instant> {
+    fn tell(&mut self, faults: Vec<Fault>) -> Option<Instant> {
         for fault in faults.iter().filter(|fault| !self.said.contains(fault)) {
-            tracing::warn!(fault, "an instance cannot be used");
+            match fault {
+                Fault::Instance(fault) => tracing::warn!(fault, "an instance cannot be used"),
+                Fault::Body(refused) => tracing::warn!(
+                    contract = self.agent.id.as_str(),
+                    digest = %refused.digest,
+                    kid = refused.kids.join(", "),
+                    reason = refused.reason,
+                    "a published contract is not used"
+                ),
+            }
         }
         self.said = faults;
         if self.said.is_empty() {
@@ -372,28 +438,20 @@ impl Follower {
     }
 
     /// Joins the instances with their contracts; also says what is wrong with those left out.
-    async fn build(&self, reading: &Reading, answered: bool) -> (View, Vec<String>) {
-        let mut view = View {
-            stale: reading.stale,
-            ..View::default()
-        };
-        let mut faults = Vec::new();
+    async fn build(&mut self, reading: &Reading, answered: bool) -> (View, Vec<Fault>) {
+        let mut round = Round::default();
+        round.view.stale = reading.stale;
         for instance in &reading.instances {
-            match self.contract_of(instance).await {
-                Ok(contract) => view.offers.push(Offer {
-                    instance: instance.clone(),
-                    contract,
-                }),
-                Err(error) => {
-                    let reason = Some(error.to_string());
-                    match error.is_untrusted() {
-                        true => view.untrusted = reason,
-                        false => view.wanting = reason,
-                    }
-                    faults.push(format!("{}: {}", instance.id, Chain(&error)));
-                }
-            }
+            let offered = self.contract_of(instance, &mut round).await;
+            round.view.offers.extend(offered.map(|contract| Offer {
+                instance: instance.clone(),
+                contract,
+            }));
         }
+        let Round {
+            mut view, faults, ..
+        } = round;
+        self.hold(&view);
         view.standing = match (reading.instances.is_empty(), answered) {
             (false, _) => Standing::Present,
             (true, false) => Standing::Unasked,
@@ -402,11 +460,51 @@ impl Follower {
         (view, faults)
     }
 
-    async fn contract_of(&self, instance: &Instance) -> Result<Arc<Compiled>, bodies::Error> {
-        let directory = &self.directory;
+    /// Finds the contract that an instance may be called with; what is wrong is noted.
+    async fn contract_of(&self, instance: &Instance, round: &mut Round) -> Option<Arc<Compiled>> {
         let id = &self.agent.id;
-        let (version, digest) = bodies::named(id, instance)?;
-        bodies::compiled(&directory.client, &directory.cache, id, &version, digest).await
+        let named = match bodies::named(id, instance) {
+            Ok(named) => named,
+            Err(error) => {
+                round.wants(instance, &error);
+                return None;
+            }
+        };
+        if let Some((_, instead)) = round.bad.iter().find(|(bad, _)| *bad == named) {
+            return instead.clone();
+        }
+        let error = match bodies::compiled(&self.directory, id, &named).await {
+            Ok(contract) => return Some(contract),
+            Err(error) => error,
+        };
+        let Some(refused) = error.refusal(&named) else {
+            round.wants(instance, &error);
+            return None;
+        };
+        self.directory.metrics.cache_untrusted();
+        let instead = match error.is_of_body() {
+            true => self.held_for(&named.version),
+            false => None,
+        };
+        round.refuses(refused);
+        round.bad.push((named, instead.clone()));
+        instead
+    }
+
+    /// A version has one body for ever, so one that was good is still what was promised.
+    fn held_for(&self, version: &semver::Version) -> Option<Arc<Compiled>> {
+        let mut held = self.held.iter();
+        held.find(|held| held.contract.version == *version).cloned()
+    }
+
+    fn hold(&mut self, view: &View) {
+        for Offer { contract, .. } in &view.offers {
+            let version = &contract.contract.version;
+            self.held.retain(|held| held.contract.version != *version);
+            self.held.push(contract.clone());
+        }
+        let excess = self.held.len().saturating_sub(MOST_HELD);
+        self.held.drain(..excess);
     }
 
     async fn standing_without_instances(&self) -> Standing {

@@ -65,7 +65,7 @@ impl AdmissionStep {
 pub(super) struct StandingSeries {
     info: IntGaugeVec,
     ready: [IntGauge; 6],
-    cache: [IntCounter; 3],
+    cache: [IntCounter; 4],
     contract_updated: GaugeVec,
     contract_timeout: GaugeVec,
     admission_steps: [[IntCounter; 2]; 3],
@@ -81,7 +81,7 @@ impl StandingSeries {
         );
         let cache = to.counters(
             "contract_cache_requests_total",
-            "Look-ups of a contract: known, fetched first, or served from the last known good.",
+            "Look-ups of a contract: known, fetched first, served from the last known good, or fetched and not believed.",
             &["result"],
         );
         let steps = to.counters(
@@ -97,7 +97,8 @@ impl StandingSeries {
                 &["team", "contract", "contract_version", "digest"],
             ),
             ready: Ready::ALL.map(|(_, check)| ready.with_label_values(&[check])),
-            cache: ["hit", "miss", "stale"].map(|result| cache.with_label_values(&[result])),
+            cache: ["hit", "miss", "stale", "untrusted"]
+                .map(|result| cache.with_label_values(&[result])),
             contract_updated: to.seconds_gauges(
                 "contract_last_updated_timestamp_seconds",
                 "When a contract in use was last taken over, in seconds since the epoch.",
@@ -168,6 +169,11 @@ impl Sidecar {
     /// Counts a look-up answered from a view that Consul no longer confirms.
     pub fn cache_stale(&self) {
         self.standing.cache[2].inc();
+    }
+
+    /// Counts a published body that was fetched and must not be used.
+    pub fn cache_untrusted(&self) {
+        self.standing.cache[3].inc();
     }
 
     pub fn admission_step(&self, step: AdmissionStep, passed: bool) {

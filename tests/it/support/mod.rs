@@ -30,5 +30,6 @@ pub mod prometheus;
 pub mod reply;
 pub mod road;
 pub mod sidecar;
+pub mod signer;
 pub mod streamer;
 pub mod wait;
