@@ -11,7 +11,7 @@ mod beacon;
 mod handshake;
 mod health;
 mod judge;
-mod publication;
+pub mod publication;
 mod registrar;
 mod registration;
 mod standing;

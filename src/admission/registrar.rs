@@ -5,7 +5,7 @@
 //! - another process under our id (its boot differs after we registered) ends our writing
 //! - on leaving, only what is still ours is deregistered
 
-use super::publication;
+use super::publication::{self, Change, Raise, Team};
 use super::standing::BEAT;
 use super::{Config, Ours};
 use crate::backoff::Backoff;
@@ -63,6 +63,8 @@ struct State {
     /// The address in Consul is a guess; our own entry will tell the node's.
     is_guessed: bool,
     hash: Option<String>,
+    /// What is wrong with the published contract, which a beat does not mend.
+    doubt: Option<String>,
 }
 
 /// What woke the worker.
@@ -230,19 +232,49 @@ impl Registrar {
     ///
     /// The error says whether only a person can help.
     async fn establish(&mut self) -> Result<(), bool> {
-        let by = format!("{}/{}", self.config.application, self.config.instance);
-        if let Err(error) = publication::body_and_version(&self.client, &self.ours, &by).await {
-            return Err(self.troubled(&error, error.is_permanent()));
+        // What was registered before counts as accepted, and an operator may have lowered the
+        // version since.
+        let again = self.state.was_registered;
+        match self.publish(again).await {
+            // We know what we serve; those who know it too go on calling us.
+            Err(error @ publication::Error::Altered { .. }) if again => self.doubt(&error),
+            Err(error) => return Err(self.troubled(&error, error.is_permanent())),
+            Ok(()) => {}
         }
         if let Err(error) = self.register().await {
             let denied = error.kind() == crate::consul::ErrorKind::Denied;
             return Err(self.troubled(&error, denied));
         }
-        let indexed = publication::index(&self.client, &self.ours, &self.config.team).await;
-        if let Err(error) = indexed {
+        if let Err(error) = self.index(true).await {
             return Err(self.troubled(&error, error.is_permanent()));
         }
         Ok(())
+    }
+
+    /// Publishes body and version; `again`: what is there is kept up, and nothing judged anew.
+    async fn publish(&mut self, again: bool) -> Result<(), publication::Error> {
+        let contract = &self.ours.contract.contract;
+        let by = format!("{}/{}", self.config.application, self.config.instance);
+        let published = publication::publish(&self.client, contract, &by, again).await?;
+        let raise = match published.change {
+            // Consul may have lost everything, and what is published anew comes in any order.
+            Change::Created => Raise::Lower,
+            _ if again => Raise::Missing,
+            _ => Raise::Lower,
+        };
+        publication::raise(&self.client, contract, raise).await?;
+        self.state.doubt = None;
+        if published.left_out > 0 {
+            let left_out = published.left_out;
+            self.doubt(&publication::Crowded { left_out });
+        }
+        Ok(())
+    }
+
+    async fn index(&self, insists: bool) -> Result<(), publication::Error> {
+        let name = self.config.team.as_str();
+        let contract = &self.ours.contract.contract;
+        publication::follow(&self.client, contract, Team { name, insists }).await
     }
 
     async fn register(&mut self) -> Result<(), crate::consul::Error> {
@@ -423,9 +455,16 @@ impl Registrar {
             return;
         };
         // A body that somebody has deleted would leave new callers without a contract.
-        let by = self.config.application.clone();
-        if let Err(error) = publication::body_and_version(&self.client, &self.ours, &by).await {
-            self.troubled(&error, false);
+        let kept = match self.publish(true).await {
+            Ok(()) => self.index(false).await,
+            Err(error) => Err(error),
+        };
+        match kept {
+            Ok(()) => {}
+            Err(error) if error.is_permanent() => self.doubt(&error),
+            Err(error) => {
+                self.troubled(&error, false);
+            }
         }
         let id = self.id();
         if !answer.value.iter().any(|instance| *instance.id == *id) {
@@ -436,9 +475,15 @@ impl Registrar {
     fn confirmed(&self) {
         self.record.send_modify(|record| {
             record.registered = true;
-            record.trouble = None;
+            record.trouble.clone_from(&self.state.doubt);
             record.confirmed_at = Some(Timestamp::now());
         });
+    }
+
+    /// Notes what is wrong with what is published while the registration stands.
+    fn doubt(&mut self, error: &dyn std::error::Error) {
+        self.troubled(error, false);
+        self.state.doubt = Some(Chain(error).to_string());
     }
 
     /// Notes an error once per change; hands `permanent` on.

@@ -70,6 +70,9 @@ pub(super) enum Failure {
     /// Something answered, but not what we asked for.
     #[error("{0}")]
     Answer(String),
+    /// Consul did not do what it was asked.
+    #[error("{text}")]
+    Registry { text: String, exit: Exit },
     /// A process could not be started, or ended early.
     #[error("{text}")]
     Start { text: String, exit: Exit },
@@ -93,7 +96,7 @@ impl Failure {
             Failure::Unreachable { .. } | Failure::Stranger { .. } => Exit::Unreachable,
             Failure::Timeout { .. } => Exit::Timeout,
             Failure::Answer(_) => Exit::Negative,
-            Failure::Start { exit, .. } => *exit,
+            Failure::Start { exit, .. } | Failure::Registry { exit, .. } => *exit,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod check;
 mod client;
+mod diff;
 mod doctor;
 mod exit;
 mod gate;
@@ -16,6 +17,7 @@ mod lint;
 mod local;
 mod openapi;
 mod output;
+mod published;
 mod quantile;
 mod running;
 mod serve;
@@ -110,8 +112,16 @@ enum Command {
 enum ContractCommand {
     /// Judge contract files; exit 1 if one has errors.
     Lint(lint::LintArgs),
+    /// Tell whether a new contract may take an old one's place; exit 1 if that breaks somebody.
+    Diff(diff::DiffArgs),
     /// Turn OpenAPI documents into contracts, and contracts into an OpenAPI document.
     Openapi(openapi::OpenapiArgs),
+    /// Publish a contract in Consul; exit 1 if it is refused.
+    Publish(published::PublishArgs),
+    /// List the published contracts with their current versions.
+    List(published::ListArgs),
+    /// Print a published contract as it stands.
+    Get(published::GetArgs),
     /// Sign a contract file: a signature is added, the rest of the file stays as it is.
     Sign(sign::SignArgs),
     /// Verify the signatures of a contract file; exit 1 if they are not good.
@@ -214,7 +224,11 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Check { config, output } => check::check(config, output),
         Command::Config(command) => settings::run(command),
         Command::Contract(ContractCommand::Lint(args)) => lint::lint(args),
+        Command::Contract(ContractCommand::Diff(args)) => diff::diff(args),
         Command::Contract(ContractCommand::Openapi(args)) => openapi::openapi(args),
+        Command::Contract(ContractCommand::Publish(args)) => published::publish(args),
+        Command::Contract(ContractCommand::List(args)) => published::list(args),
+        Command::Contract(ContractCommand::Get(args)) => published::get(args),
         Command::Contract(ContractCommand::Sign(args)) => sign::sign(args),
         Command::Contract(ContractCommand::Verify(args)) => sign::verify(args),
         Command::Keygen(args) => keygen::keygen(args),

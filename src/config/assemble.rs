@@ -140,7 +140,7 @@ fn limits(reader: &mut Reader) -> Limits {
     }
 }
 
-fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul {
+pub(super) fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul {
     let checks = reader.texts("consul.checks");
     let token_file = reader.file("consul.token_file");
     Consul {

@@ -18,6 +18,7 @@ mod kind;
 mod origin;
 mod problem;
 mod reader;
+mod registry;
 mod schema;
 mod secure;
 mod settings;
@@ -32,6 +33,7 @@ pub use addresses::Addresses;
 pub use env::{Source, is_writable, refuses_colour};
 pub use origin::{Effective, Entry, Origin};
 pub use problem::{Error, Problem};
+pub use registry::Registry;
 pub use schema::schema;
 pub use settings::{
     Admin, Application, Collector, Consul, ConsulTls, ContractOrigin, ContractSource, Durability,

@@ -38,6 +38,21 @@ impl Layout {
         format!("{}/contracts/{id}/", self.prefix)
     }
 
+    /// Names the bodies and pointers of every minor of one major of a family.
+    pub fn majors(&self, family: &str, major: u32) -> String {
+        format!("{}/contracts/{family}-v{major}.", self.prefix)
+    }
+
+    /// Names the keys of all contracts.
+    pub fn contracts(&self) -> String {
+        format!("{}/contracts/", self.prefix)
+    }
+
+    /// Names the index entries of all contracts.
+    pub fn indexes(&self) -> String {
+        format!("{}/index/", self.prefix)
+    }
+
     /// Names the key of the current version, plain text.
     pub fn version(&self, id: &str) -> String {
         format!("{}/contracts/{id}/version", self.prefix)
@@ -80,5 +95,8 @@ mod tests {
         );
         assert_eq!(other.index("fraud-v1.0"), "blue/index/fraud-v1.0");
         assert_eq!(other.minors("fraud", 1), "blue/index/fraud-v1.");
+        assert_eq!(other.majors("fraud", 1), "blue/contracts/fraud-v1.");
+        assert_eq!(other.contracts(), "blue/contracts/");
+        assert_eq!(other.indexes(), "blue/index/");
     }
 }

@@ -8,6 +8,7 @@
 //! - faults are reported all at once, each with its place and remedy
 //! - elsewhere: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`), who may sign them (`admission`)
 
+pub mod compatibility;
 pub mod guard;
 pub mod lint;
 pub mod openapi;

@@ -18,7 +18,7 @@ const MAX_BRANCHES: u64 = 10_000;
 const MAX_CHAIN: usize = 128;
 
 /// Where the references of a schema may lead.
-struct Targets<'a> {
+pub struct Targets<'a> {
     root: &'a Value,
     /// Embedded documents by `$id`; the root under the empty one.
     documents: HashMap<&'a str, &'a Value>,
@@ -45,7 +45,7 @@ pub fn problems(schema: &Value) -> Vec<Problem> {
 }
 
 /// The document a schema belongs to: itself where it has an `$id`.
-fn document_of<'a>(schema: &'a Value, outer: &'a Value) -> &'a Value {
+pub fn document_of<'a>(schema: &'a Value, outer: &'a Value) -> &'a Value {
     match schema.get("$id") {
         Some(Value::String(_)) => schema,
         _ => outer,
@@ -59,7 +59,7 @@ fn references(members: &Map<String, Value>) -> impl Iterator<Item = (&'static st
 }
 
 impl<'a> Targets<'a> {
-    fn of(root: &'a Value) -> Self {
+    pub fn of(root: &'a Value) -> Self {
         let mut targets = Self {
             root,
             documents: HashMap::from([("", root)]),
@@ -89,7 +89,7 @@ impl<'a> Targets<'a> {
     }
 
     /// Finds a referenced schema and the document it is in.
-    fn resolve(&self, reference: &str, document: &'a Value) -> Option<(&'a Value, &'a Value)> {
+    pub fn resolve(&self, reference: &str, document: &'a Value) -> Option<(&'a Value, &'a Value)> {
         let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let document = match uri {
             "" => document,

@@ -1,23 +1,17 @@
 //! What `consul/` holds works: the agent starts, and each policy allows what its owner does and no more.
 
-use crate::support::client::client as http;
-use crate::support::port::free_port;
+use crate::support::agent::{Agent, rules};
+use crate::support::contract::fraud_detection;
 use crate::support::program;
 use hermes_sidecar::consul::{
-    Check, CheckKind, CheckStatus, Client, Config, Error, ErrorKind, Poll, Registration, TlsOptions,
+    Check, CheckKind, CheckStatus, Client, Config, Error, ErrorKind, Poll, Registration,
 };
-use hermes_sidecar::identity::Secret;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// How often a start is tried on fresh ports when others took ours.
-const STARTS: usize = 5;
 const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 /// For what must not happen: a lone agent takes milliseconds.
 const STAYS_FOR: Duration = Duration::from_secs(2);
@@ -91,6 +85,58 @@ async fn a_collector_needs_each_line_of_its_policy_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_publisher_needs_each_line_of_its_policy_and_no_other() {
+    let agent = Agent::start();
+    let rules = rules("policy-publisher.hcl");
+    let token = agent.token(&rules.concat()).await;
+    let mut version = 0;
+    let mut publish = |token: &str, id: &str| {
+        version += 1;
+        let mut contract = fraud_detection();
+        contract["id"] = id.into();
+        contract["version"] = format!("1.0.{version}").into();
+        publish(&agent, token, &contract.to_string())
+    };
+    let output = publish(&token, "fraud-detection-v1.0");
+    assert!(output.status.success(), "{output:?}");
+    for stranger in ["payment-v1.0", "fraud-detection2-v1.0"] {
+        let output = publish(&token, stranger);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("consul/policy-publisher.hcl"), "{said}");
+    }
+    let client = agent.client(&token);
+    let kind = client
+        .register(&registration("fraud-detection-v1.0"))
+        .await
+        .map_err(|error| error.kind());
+    assert_eq!(kind, Err(ErrorKind::Denied));
+    assert_eq!(
+        put(&client, "hermes/canary/fraud-detection-v1.0").await,
+        Err(ErrorKind::Denied)
+    );
+    for (dropped, without) in each_dropped(&rules) {
+        let token = agent.token(&without).await;
+        let output = publish(&token, "fraud-detection-v1.0");
+        assert_eq!(output.status.code(), Some(1), "nothing needs {dropped}");
+    }
+}
+
+fn publish(agent: &Agent, token: &str, contract: &str) -> Output {
+    let file = agent.directory.path().join("contract.json");
+    std::fs::write(&file, contract).unwrap();
+    let mut command = Command::new(program::hermes());
+    command
+        .args(["contract", "publish"])
+        .arg(file)
+        .current_dir(agent.directory.path())
+        .env_clear()
+        .env("CONSUL_HTTP_ADDR", &agent.address)
+        .env("CONSUL_HTTP_TOKEN", token);
+    command.output().unwrap()
+}
+
+#[tokio::test]
 async fn a_token_file_is_read_again_when_it_changes() {
     let agent = Agent::start();
     let good = agent.token(&rules("policy-collector.hcl").concat()).await;
@@ -154,6 +200,14 @@ async fn sidecar_work(client: &Client, within: Duration) -> Result<(), String> {
             .await,
     )?;
     work(client.kv_list("hermes/canary/", Poll::NOW).await)?;
+    let line = work(
+        client
+            .kv_keys("hermes/contracts/fraud-detection-v1.", Poll::NOW)
+            .await,
+    )?;
+    if line.value.len() != 2 {
+        return Err("the other versions are hidden".to_owned());
+    }
     work(client.deregister(&own.id).await)
 }
 
@@ -230,23 +284,6 @@ fn registration(name: &str) -> Registration {
     }
 }
 
-/// The rules of a policy file, one a piece.
-fn rules(file: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(program::root().join("consul").join(file)).unwrap();
-    let text: String = text
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let rules: Vec<String> = text
-        .split_inclusive("\n}\n")
-        .map(str::to_owned)
-        .filter(|rule| !rule.trim().is_empty())
-        .collect();
-    assert!(rules.len() >= 5, "{rules:?}");
-    rules
-}
-
 fn each_dropped(rules: &[String]) -> impl Iterator<Item = (&String, String)> {
     rules.iter().map(|dropped| {
         let kept = rules
@@ -256,99 +293,4 @@ fn each_dropped(rules: &[String]) -> impl Iterator<Item = (&String, String)> {
             .collect();
         (dropped, kept)
     })
-}
-
-/// The agent of `consul/start.sh`, stopped by `consul/stop.sh`.
-struct Agent {
-    directory: TempDir,
-    address: String,
-}
-
-impl Agent {
-    fn start() -> Agent {
-        for _ in 0..STARTS {
-            let directory = TempDir::with_prefix("hermes-consul-dev-").unwrap();
-            let port = free_port().to_string();
-            let output = script("start.sh", &[directory.path().to_str().unwrap(), &port]);
-            if output.status.success() {
-                let address = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-                return Agent { directory, address };
-            }
-            let log = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(
-                log.contains("address already in use"),
-                "start.sh: {log}; `tests/run` provides Consul"
-            );
-        }
-        panic!("Consul found its ports taken {STARTS} times");
-    }
-
-    fn config(&self) -> Config {
-        Config {
-            address: self.address.clone(),
-            token: None,
-            token_file: None,
-            tls: TlsOptions::default(),
-            prefix: "hermes".to_owned(),
-            watches: 4,
-        }
-    }
-
-    fn client(&self, token: &str) -> Client {
-        let config = Config {
-            token: Some(Secret::new(token)),
-            ..self.config()
-        };
-        Client::new(config, Arc::new(|_, _, _| {})).unwrap()
-    }
-
-    /// Makes a policy of these rules and a token for it.
-    async fn token(&self, rules: &str) -> String {
-        let name = format!("p-{:x}", fastrand::u64(..));
-        self.manage("policy", json!({"Name": name, "Rules": rules}))
-            .await;
-        let made = self
-            .manage("token", json!({"Policies": [{"Name": name}]}))
-            .await;
-        made["SecretID"].as_str().unwrap().to_owned()
-    }
-
-    async fn manage(&self, what: &str, body: Value) -> Value {
-        let token =
-            std::fs::read_to_string(self.directory.path().join("management.token")).unwrap();
-        let url = format!("{}/v1/acl/{what}", self.address);
-        let request = http()
-            .put(url)
-            .header("x-consul-token", token.trim())
-            .body(body.to_string());
-        request
-            .send()
-            .await
-            .unwrap()
-            .error_for_status()
-            .unwrap()
-            .json()
-            .await
-            .unwrap()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let output = script("stop.sh", &[self.directory.path().to_str().unwrap()]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() || std::thread::panicking(),
-            "stop.sh: {said}"
-        );
-    }
-}
-
-fn script(name: &str, arguments: &[&str]) -> Output {
-    let path: PathBuf = program::root().join("consul").join(name);
-    Command::new(path)
-        .args(arguments)
-        .env("CONSUL", program::consul())
-        .output()
-        .unwrap()
 }

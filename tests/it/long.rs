@@ -2,7 +2,7 @@
 
 use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
-use crate::{consul_outage, delivery, restart, rollout, streaming, tls};
+use crate::{compatibility, consul_outage, delivery, restart, rollout, streaming, tls};
 use std::time::Duration;
 
 #[tokio::test]
@@ -59,5 +59,12 @@ async fn a_thousand_clients_that_leave_leave_nothing_behind() {
 async fn three_instances_take_two_new_versions_under_load() {
     if is_long() {
         rollout::replaced_under_load(100, 3).await;
+    }
+}
+
+#[test]
+fn ten_thousand_pairs_of_schemas_are_judged_right() {
+    if is_long() {
+        compatibility::judge(10_000);
     }
 }

@@ -3,12 +3,13 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use crate::admission::publication;
 use crate::app;
 use crate::cli::running::Running;
 use crate::config::{Application, ContractSource, Examined, Settings};
 use crate::consul;
-use crate::contract;
 use crate::contract::openapi::Wanted;
+use crate::contract::{self, Contract};
 use crate::socket::{Address, BindError, Listener};
 use crate::telemetry::log::Chain;
 
@@ -68,10 +69,11 @@ fn is_in_use(error: &BindError) -> bool {
     }
 }
 
-/// Asks Consul what a sidecar asks it: the leader, an address, a service, a key.
+/// Asks Consul what a sidecar asks it: the leader, an address, a service, keys, and whether our
+/// contracts could be published.
 pub(super) async fn consul(found: &mut Findings, settings: &Settings) {
     let advertises = settings.inbound.advertise.host.is_some();
-    let contracts = ids(&settings.application);
+    let contracts = contracts(&settings.application);
     let settings = &settings.consul;
     let client = match consul::Client::new(app::consul_config(settings), Arc::new(|_, _, _| {})) {
         Ok(client) => client,
@@ -105,10 +107,15 @@ pub(super) async fn consul(found: &mut Findings, settings: &Settings) {
     }
     let poll = consul::Poll::NOW;
     // A sidecar reads below its contracts' own keys before it publishes there.
-    for id in &contracts {
-        let key = client.layout().version(id);
+    for contract in &contracts {
+        let key = client.layout().version(contract.id.as_str());
         if let Err(error) = client.kv_get(&key, poll).await {
             found.problem("consul", format!("reading KV {key}: {}", Chain(&error)));
+        }
+        if let Err(refusal) = publication::check_version(&client, contract).await {
+            let (id, version) = (&contract.id, &contract.version);
+            let told = format!("{id} {version} would not be published: {}", Chain(&refusal));
+            found.problem("consul", told);
         }
     }
     if let Err(error) = client
@@ -119,9 +126,9 @@ pub(super) async fn consul(found: &mut Findings, settings: &Settings) {
     }
 }
 
-/// The ids of the contracts that can be read; the others have findings of their own.
-fn ids(application: &Application) -> Vec<String> {
-    let id = |source: &ContractSource| {
+/// The contracts that can be read; the others have findings of their own.
+fn contracts(application: &Application) -> Vec<Contract> {
+    let read = |source: &ContractSource| {
         let wanted = Wanted {
             agent: None,
             method: source.method.as_str(),
@@ -129,9 +136,9 @@ fn ids(application: &Application) -> Vec<String> {
         };
         let body = std::fs::read(source.file()?).ok()?;
         let (contract, _) = contract::from_file(&body, &wanted).ok()?;
-        Some(contract.id.to_string())
+        Some(contract)
     };
-    application.contracts.iter().filter_map(id).collect()
+    application.contracts.iter().filter_map(read).collect()
 }
 
 /// Asks the application as admission will.

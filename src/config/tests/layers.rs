@@ -218,3 +218,31 @@ fn show_gives_origins() {
         assert!(text.contains(line), "{line}\n{text}");
     }
 }
+
+#[test]
+fn a_command_finds_consul_in_a_file_that_starts_nothing() {
+    let config = "[application]\nteam = \"finance\"\nweight = 0\n[consul]\nprefix = \"blue\"\n";
+    let world = World::with(config)
+        .variable("CONSUL_HTTP_ADDR", "agent:8500")
+        .variable("CONSUL_HTTP_TOKEN", "secret")
+        .variable("USER", "ada");
+    let found = Registry::load(&world.source).unwrap();
+    assert_eq!(found.consul.address, "http://agent:8500");
+    assert_eq!(found.consul.prefix, "blue");
+    assert!(found.consul.token.is_some());
+    assert_eq!(
+        (found.team.as_str(), found.person.as_str()),
+        ("finance", "ada@web-1")
+    );
+    for (key, value) in [
+        ("consul.prefix", "Blue"),
+        ("consul.address", "ftp://agent"),
+        ("application.team", "team-x y"),
+    ] {
+        let world = World::with(config).flag(key, value);
+        let error = Registry::load(&world.source).unwrap_err();
+        assert_eq!(error.problems()[0].key, key);
+    }
+    let odd = World::with(config).variable("CONSUL_HTTP_SSL", "perhaps");
+    assert!(Registry::load(&odd.source).is_err());
+}

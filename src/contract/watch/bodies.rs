@@ -151,10 +151,18 @@ pub async fn compiled(
     id: &ContractId,
     named: &Named,
 ) -> Result<Arc<Compiled>, Error> {
-    let cache = &directory.cache;
-    if let Some(known) = cache.get(id, &named.version, named.digest) {
-        return Ok(known);
+    match directory.cache.get(id, &named.version, named.digest) {
+        Some(known) => Ok(known),
+        None => renewed(directory, id, named).await,
     }
+}
+
+/// Fetches and judges the body in any case; one that cannot be used leaves the cache as it is.
+pub async fn renewed(
+    directory: &Directory,
+    id: &ContractId,
+    named: &Named,
+) -> Result<Arc<Compiled>, Error> {
     let key = directory
         .client
         .layout()
@@ -165,7 +173,7 @@ pub async fn compiled(
         let source = Box::new(untrusted);
         return Err(Error::Untrusted { key, source });
     }
-    let compiled = cache.compiled(&contract);
+    let compiled = directory.cache.compiled(&contract);
     compiled.map_err(|problems| Error::Faulty { key, problems })
 }
 

@@ -51,6 +51,8 @@ const UNUSED_ABSENT: Duration = Duration::from_secs(30);
 const MOST_AGENTS: usize = 1024;
 /// How long the first calls of a contract wait for Consul's answer.
 const FIRST_USE: Duration = Duration::from_secs(2);
+/// How many bodies are read anew for a call that asks for it.
+const MOST_REFRESHED: usize = 4;
 /// The shortest and the longest wait before a body that was not there or cannot be used is asked
 /// for again.
 const BODY_RETRY: Duration = Duration::from_secs(1);
@@ -82,6 +84,11 @@ pub struct Agent {
     /// True once Consul has answered, or a last known good set is there.
     settled: watch::Receiver<bool>,
     usage: Usage,
+    /// How often the follower was asked to look again, and which of these the view has seen.
+    asked: watch::Sender<u64>,
+    looked: watch::Receiver<u64>,
+    /// What was wrong when the body was read anew; told once.
+    doubt: Mutex<String>,
 }
 
 /// What is known of one contract at one moment.
@@ -207,35 +214,33 @@ impl Directory {
         agents.any(|agent| !agent.view().offers.is_empty()) || remembered()
     }
 
-    /// Reads the current version and its body, for calls that ask for it: at most until `until`,
-    /// and no longer than a first use waits.
+    /// Reads the current version and the bodies in use from Consul, for calls that ask for it: at
+    /// most until `until`, and no longer than a first use waits.
     pub async fn refresh(&self, agent: &Agent, until: Instant) {
         let until = until.min(Instant::now() + FIRST_USE);
         // Late or not, the call goes on with what is known.
-        drop(tokio::time::timeout_at(until, self.read_current(agent)).await);
+        drop(tokio::time::timeout_at(until, self.read_anew(agent)).await);
     }
 
-    async fn read_current(&self, agent: &Agent) {
+    async fn read_anew(&self, agent: &Agent) {
         let key = self.client.layout().version(agent.id.as_str());
-        let answer = self.client.kv_get(&key, Poll::NOW).await;
-        let Ok(Some(entry)) = answer.map(|answer| answer.value) else {
-            return;
-        };
-        let text = String::from_utf8_lossy(&entry.value);
-        let Ok(version) = text.trim().parse::<semver::Version>() else {
-            return;
-        };
-        let offers = &agent.view().offers;
-        let named = offers
-            .iter()
-            .find(|o| o.contract.contract.version == version);
-        if let Some(offer) = named {
-            let named = bodies::Named {
-                version,
-                digest: offer.contract.digest,
-                kid: None,
-            };
-            drop(bodies::compiled(self, &agent.id, &named).await);
+        let pointer = self.client.kv_get(&key, Poll::NOW).await;
+        let pointer = pointer.ok().and_then(|answer| answer.value);
+        let current = pointer.and_then(|entry| {
+            let text = String::from_utf8_lossy(&entry.value);
+            text.trim().parse::<semver::Version>().ok()
+        });
+        let view = agent.view.load_full();
+        let mut told = None;
+        // What instances name decides; the pointer only says which body matters most.
+        for named in view.served(current.as_ref()) {
+            let read = bodies::renewed(self, &agent.id, &named).await;
+            told = told.or(read.err());
+        }
+        agent.refreshed(told);
+        if view.offers.is_empty() || view.untrusted.is_some() || view.wanting.is_some() {
+            // What could not be used when it was seen may be in order by now.
+            agent.look_again().await;
         }
     }
 
@@ -248,12 +253,17 @@ impl Directory {
         let service = self.client.layout().service(&name);
         let (seen, watching) = self.client.watch_health(&service, Options::URGENT);
         let (settle, settled) = watch::channel(false);
+        let (look, looked) = watch::channel(0);
+        let (asked, asks) = watch::channel(0);
         let agent = Arc::new(Agent {
             meters: OnceLock::new(),
             unknown: self.metrics.contract(Direction::Outbound, metrics::UNKNOWN),
             view: ArcSwap::default(),
             settled,
             usage: Usage::begin(),
+            asked,
+            looked,
+            doubt: Mutex::default(),
             name,
             id,
         });
@@ -264,6 +274,8 @@ impl Directory {
             held: seed.contracts,
             seen,
             settle,
+            asks,
+            look,
             retry: Backoff::new(BODY_RETRY, BODY_RETRY_MOST),
             said: Vec::new(),
             taken: None,
@@ -328,6 +340,53 @@ impl Agent {
         // Late or given up: the caller looks at the view either way.
         drop(tokio::time::timeout_at(until, settled.wait_for(|is| *is)).await);
     }
+
+    /// Waits until the view was made anew.
+    async fn look_again(&self) {
+        let mut mine = 0;
+        self.asked.send_modify(|asked| {
+            *asked += 1;
+            mine = *asked;
+        });
+        let mut looked = self.looked.clone();
+        // An error means that nobody follows any more.
+        drop(looked.wait_for(|looked| *looked >= mine).await);
+    }
+
+    /// Takes note of how reading the body anew went; the copy in use stays in use.
+    fn refreshed(&self, error: Option<bodies::Error>) {
+        let told = error.map(|error| Chain(&error).to_string());
+        let told = told.unwrap_or_default();
+        let mut doubt = self.doubt.lock().unwrap_or_else(PoisonError::into_inner);
+        if !told.is_empty() && *doubt != told {
+            tracing::warn!(
+                contract = &*self.name,
+                error = told,
+                "a contract read anew cannot be used; the copy in use stays"
+            );
+        }
+        *doubt = told;
+    }
+}
+
+impl View {
+    /// Lists what the offered instances serve, each once, those of the current version first.
+    fn served(&self, current: Option<&semver::Version>) -> Vec<Named> {
+        let mut served: Vec<Named> = Vec::new();
+        for Offer { contract, .. } in &self.offers {
+            let (version, digest) = (&contract.contract.version, contract.digest);
+            if !served.iter().any(|named| named.digest == digest) {
+                served.push(Named {
+                    version: version.clone(),
+                    digest,
+                    kid: None,
+                });
+            }
+        }
+        served.sort_by_key(|named| Some(&named.version) != current);
+        served.truncate(MOST_REFRESHED);
+        served
+    }
 }
 
 /// What keeps an instance, or a body for whoever names it, from being used.
@@ -372,6 +431,8 @@ struct Follower {
     held: Vec<Arc<Compiled>>,
     seen: watch::Receiver<Seen<Vec<Instance>>>,
     settle: watch::Sender<bool>,
+    asks: watch::Receiver<u64>,
+    look: watch::Sender<u64>,
     retry: Backoff,
     /// What is wrong with instances, each told when it begins.
     said: Vec<Fault>,
@@ -382,12 +443,14 @@ struct Follower {
 impl Follower {
     async fn run(mut self) {
         loop {
+            let asked = *self.asks.borrow_and_update();
             let seen = self.seen.borrow_and_update().clone();
             let reading = self.members.read(&seen, Instant::now());
             let answered = seen.value.is_some();
             let (view, faults) = self.build(&reading, answered).await;
             let retry = self.tell(faults);
             self.show(view, answered);
+            self.look.send_replace(asked);
             let again = [reading.again, retry].into_iter().flatten().min();
             if self.wait(again).await.is_none() {
                 self.directory.let_go(&self.agent);
@@ -406,6 +469,7 @@ impl Follower {
             let until = again.map_or(doubtful, |again| again.min(doubtful));
             tokio::select! {
                 changed = self.seen.changed() => return changed.ok(),
+                asked = self.asks.changed() => return asked.ok(),
                 () = tokio::time::sleep_until(until) => {
                     if again.is_some_and(|again| again <= Instant::now()) {
                         return Some(());

@@ -8,6 +8,7 @@
     reason = "it is offered whole; not each part has its test yet"
 )]
 
+pub mod agent;
 pub mod application;
 pub mod article;
 pub mod authority;
@@ -17,6 +18,7 @@ pub mod command;
 pub mod consul;
 pub mod contract;
 pub mod digest;
+pub mod instances;
 pub mod link;
 pub mod load;
 pub mod metric;
@@ -29,6 +31,7 @@ pub mod program;
 pub mod prometheus;
 pub mod reply;
 pub mod road;
+pub mod schemas;
 pub mod sidecar;
 pub mod signer;
 pub mod streamer;
