@@ -21,7 +21,7 @@ node_prefix "" {
   policy = "read"
 }
 
-# Reads every contract and the indexes.
+# Reads every contract, the indexes and the ratios of canaries (hermes/canary/<id>), which operators write.
 key_prefix "hermes/" {
   policy = "read"
 }

@@ -1,12 +1,13 @@
 //! Routes of the admin listeners.
 
-use super::{Check, Command, House};
+use super::{Check, Command, House, Question};
 use crate::contract::trust;
 use crate::contract::watch::{Agent, Offer};
 use crate::task::Problem;
 use crate::telemetry::log;
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderName, Method, StatusCode, header::CONTENT_TYPE};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
@@ -29,6 +30,7 @@ pub fn router(house: Arc<House>) -> Router {
         .route("/config", get(config))
         .route("/contracts", get(contracts))
         .route("/instances", get(instances))
+        .route("/explain", get(explain))
         .route("/tasks/active", get(active))
         .route("/spool", get(spool))
         .route("/log-level", get(log_level).put(set_log_level))
@@ -79,7 +81,7 @@ fn problem(status: StatusCode, kind: &str, detail: &str) -> Response {
 
 async fn nothing_here() -> Response {
     let detail = "here are /metrics /live /ready /ready/outbound /config /contracts /instances \
-                  /tasks/active /spool /log-level, and POST /drain /reload /quit";
+                  /explain /tasks/active /spool /log-level, and POST /drain /reload /quit";
     problem(StatusCode::NOT_FOUND, "not-found", detail)
 }
 
@@ -93,6 +95,7 @@ async fn metrics(State(house): State<Arc<House>>) -> Response {
     for check in (house.ready)() {
         house.metrics.ready_named(check.check, check.ok);
     }
+    house.metrics.admission_states(&(house.states)());
     // Brings the spool's families up to date; without an answer they stay as they were.
     house.spool.stats().await.ok();
     let text = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
@@ -188,16 +191,41 @@ async fn instances(State(house): State<Arc<House>>) -> Json<Value> {
                     "digest": offer.contract.digest.to_string(),
                 })
             });
+            let left_out = view.left_out.iter();
+            let left_out = left_out
+                .map(|left_out| json!({"id": &*left_out.instance, "reason": left_out.reason}));
+            let share = house.directory.ratios().share(&agent.id);
             json!({
                 "agent": agent.id.as_str(),
                 "stale": view.stale,
                 "untrusted": view.untrusted,
+                "canary": {"ratio": share.ratio.of_ten_thousand(), "fault": share.fault},
                 "instances": offers.collect::<Vec<_>>(),
+                "left_out": left_out.collect::<Vec<_>>(),
             })
         })
         .collect();
     shown.sort_by_key(|agent| agent["agent"].to_string());
     Json(Value::Array(shown))
+}
+
+async fn explain(
+    State(house): State<Arc<House>>,
+    pairs: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    let pairs = pairs.map_err(|unreadable| unreadable.body_text());
+    let question = match pairs.and_then(|Query(pairs)| Question::read(pairs)) {
+        Ok(question) => question,
+        Err(fault) => return problem(StatusCode::BAD_REQUEST, "bad-request", &fault),
+    };
+    match (house.explain)(question).await {
+        Ok(explanation) => Json(explanation).into_response(),
+        Err(refusal) => {
+            let status = StatusCode::from_u16(refusal.status);
+            let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            problem(status, refusal.kind, &refusal.detail)
+        }
+    }
 }
 
 async fn active(State(house): State<Arc<House>>) -> Json<Value> {

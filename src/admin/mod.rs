@@ -5,15 +5,18 @@
 //! Elsewhere: what the answers consist of, which the entrance hands in.
 
 mod api;
+mod question;
 
 pub use api::{public, router};
+pub use question::Question;
 
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::spool::Spool;
-use crate::telemetry::metrics::Sidecar;
+use crate::telemetry::metrics::{Admission, Sidecar};
 use serde::Serialize;
 use serde_json::Value;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -22,6 +25,19 @@ use tokio::sync::mpsc;
 pub struct Check {
     pub check: &'static str,
     pub ok: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// What it consists of, if it has parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+}
+
+/// One step of a contract's admission.
+#[derive(Debug, Clone, Serialize)]
+pub struct Step {
+    pub contract: String,
+    pub step: &'static str,
+    pub result: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -38,6 +54,21 @@ pub enum Command {
 /// Answers one question from the present state.
 pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 
+/// Explains where a task's calls go, or says why that cannot be told.
+pub type Explain = Box<dyn Fn(Question) -> Explaining + Send + Sync>;
+
+/// An explanation under way.
+pub type Explaining = Pin<Box<dyn Future<Output = Result<Value, Refusal>> + Send>>;
+
+/// A question that has no answer.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: u16,
+    /// The kind of problem.
+    pub kind: &'static str,
+    pub detail: String,
+}
+
 /// What the listener shows and whom it tells.
 pub struct House {
     pub local: Local,
@@ -46,7 +77,10 @@ pub struct House {
     pub directory: Arc<Directory>,
     pub ready: Ask<Vec<Check>>,
     pub outbound_ready: Ask<Check>,
+    /// Where each contract of ours stands on its way to being called.
+    pub states: Ask<Vec<Admission>>,
     pub contracts: Ask<Value>,
+    pub explain: Explain,
     pub active: Ask<Value>,
     pub config: Ask<Value>,
     /// Reads the settings again: what came of it, or every fault.

@@ -93,7 +93,11 @@ pub enum Health {
     /// Not asked yet.
     #[default]
     Unknown,
-    Well(Versions),
+    Well {
+        versions: Versions,
+        /// Counts how often it became well: after it was not, it may be another process.
+        start: u32,
+    },
     Ill {
         reason: String,
     },
@@ -128,6 +132,8 @@ pub struct Prober {
     config: Config,
     client: reqwest::Client,
     health: watch::Sender<Health>,
+    /// How often the application became well.
+    starts: u32,
 }
 
 impl Prober {
@@ -139,6 +145,7 @@ impl Prober {
             config,
             client,
             health,
+            starts: 0,
         };
         Ok((prober, reader))
     }
@@ -149,7 +156,7 @@ impl Prober {
     }
 
     /// Runs until nobody reads the result; asks faster while the application is still starting.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
         let mut failures = 0;
         let mut eager = Backoff::new(Duration::from_millis(100), self.config.interval);
         while !self.health.is_closed() {
@@ -158,15 +165,16 @@ impl Prober {
                 Ok(versions) => {
                     failures = 0;
                     eager.reset();
-                    self.show(Health::Well(versions));
+                    self.starts += u32::from(!self.is_well());
+                    let start = self.starts;
+                    self.show(Health::Well { versions, start });
                 }
                 Err(error) => {
                     failures += 1;
                     self.fail(&error, failures);
                 }
             }
-            let well = matches!(*self.health.borrow(), Health::Well(_));
-            let wait = if well {
+            let wait = if self.is_well() {
                 self.config.interval
             } else {
                 eager.next_wait().max(Duration::from_millis(50))
@@ -176,7 +184,7 @@ impl Prober {
     }
 
     fn fail(&self, error: &Error, failures: u32) {
-        let was_well = matches!(*self.health.borrow(), Health::Well(_));
+        let was_well = self.is_well();
         // A first failure of an application that never was well is believed at once.
         if was_well && failures < self.config.failures {
             return;
@@ -186,6 +194,10 @@ impl Prober {
             tracing::warn!(reason, "the application is not well");
         }
         self.show(Health::Ill { reason });
+    }
+
+    fn is_well(&self) -> bool {
+        matches!(*self.health.borrow(), Health::Well { .. })
     }
 
     fn show(&self, health: Health) {
@@ -293,6 +305,14 @@ fn judge(path: &str, status: StatusCode, body: &[u8]) -> Result<Versions, Error>
 }
 
 impl Versions {
+    #[cfg(test)]
+    pub fn bare(said: Option<&str>) -> Self {
+        Self {
+            bare: said.map(str::to_owned),
+            agents: Vec::new(),
+        }
+    }
+
     /// Says what the reply claims to run, if it disagrees with `version` of `id`.
     ///
     /// A bare version speaks for the only contract; of several it must be one of theirs.
@@ -313,9 +333,13 @@ impl Versions {
         }
     }
 
-    /// Says whether the reply names any version for `id`.
-    pub fn speaks_of(&self, id: &str) -> bool {
-        self.bare.is_some() || self.agents.iter().any(|(agent, _)| agent == id)
+    /// Returns what the reply says of `id`, by its name or as a bare version.
+    pub fn said_of(&self, id: &str) -> Option<&str> {
+        let named = self.agents.iter().find(|(agent, _)| agent == id);
+        named
+            .map(|(_, said)| said)
+            .or(self.bare.as_ref())
+            .map(String::as_str)
     }
 }
 

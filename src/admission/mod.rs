@@ -1,13 +1,15 @@
 //! Getting our contracts admitted, and keeping Consul's record of them true.
 //!
-//! A contract is born critical and passes once its application is healthy; later steps (signature,
-//! trial) stand between the two. What Consul forgets is registered again.
+//! A contract is born critical and passes once three steps hold, in this order: its signature,
+//! the application's health and version, a trial. What Consul forgets is registered again.
 //!
-//! - one worker asks the application, one per contract keeps the record
+//! - no step is tried before those ahead of it hold; all begin anew with another contract
+//! - one worker asks the application; per contract one judges and one keeps the record
 //! - only the own id is ever touched, and not even that once another process has taken it
 //! - elsewhere: how Consul is spoken to (`consul`), who reads the standing (`proxy`, `admin`)
 
 mod beacon;
+mod fitness;
 mod handshake;
 mod health;
 mod judge;
@@ -15,6 +17,7 @@ pub mod publication;
 mod registrar;
 mod registration;
 mod standing;
+mod trial;
 
 pub use beacon::{Beacon, shine};
 pub use handshake::{Error as HandshakeError, Handshake, contract_of};
@@ -24,7 +27,8 @@ pub use health::{
 pub use judge::Judge;
 pub use publication::{Error as PublicationError, check_version};
 pub use registrar::{Record, Registrar};
-pub use standing::{Reader, Standing};
+pub use standing::{Reader, Standing, Step, StepResult};
+pub use trial::{Limits as TrialLimits, OwnRoute, Trials, plan as plan_trial};
 
 use crate::contract::Compiled;
 use std::net::IpAddr;
@@ -62,4 +66,7 @@ pub struct Ours {
     pub contract: Arc<Compiled>,
     /// `POST /api/v1/risk`.
     pub route: String,
+    pub own_route: OwnRoute,
+    /// Without a probe an input for the trial is made up.
+    pub derive_probe: bool,
 }

@@ -296,8 +296,9 @@ impl Registrar {
     }
 
     fn registration(&self, address: String) -> Registration {
+        // It may have fallen while Consul was away.
         let status = if self.state.was_registered && self.state.passing {
-            CheckStatus::Passing
+            self.status()
         } else {
             CheckStatus::Critical
         };

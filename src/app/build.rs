@@ -4,13 +4,13 @@ use super::delivery::{Delivery, looked_up};
 use super::handshake::Follower;
 use super::ready::Readiness;
 use super::reload::Reload;
-use super::serving::Serving;
+use super::serving::{Parts, Serving};
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
-use super::{Error, application, compose};
+use super::{Error, application, compose, explain};
 use crate::admin::{self, Command};
-use crate::admission::{self, Handshake, Prober};
+use crate::admission::{self, Handshake, Prober, Trials};
 use crate::config::{CollectorTarget, Settings, Upstream as Application};
 use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
@@ -121,9 +121,16 @@ impl Builder {
         if let (Some(socket), Some(application)) =
             (sockets.inbound, self.settings.application.upstream.clone())
         {
-            self.serve(socket, &application, contracts, &recorder, &mut readiness)?;
+            self.serve(
+                socket,
+                &application,
+                contracts,
+                &trust,
+                &recorder,
+                &mut readiness,
+            )?;
         }
-        self.call_others(sockets.outbound, &recorder, &directory);
+        let outbound = self.call_others(sockets.outbound, &recorder, &directory);
         let mut sources = self.settings.application.contracts.iter();
         if !sources.any(|source| source.file().is_some()) {
             self.ask_consul();
@@ -136,6 +143,7 @@ impl Builder {
         let commands = self.administer(
             (sockets.admin, sockets.public),
             directory.clone(),
+            explain::explain(outbound),
             readiness.clone(),
             reload.clone(),
         );
@@ -227,10 +235,14 @@ impl Builder {
         socket: Listener,
         application: &Application,
         contracts: Vec<Option<Arc<Compiled>>>,
+        trust: &Arc<Trust>,
         recorder: &Arc<Recorder>,
         readiness: &mut Readiness,
     ) -> Result<(), Error> {
-        let health = self.probe(application)?;
+        let asked = application::health(&self.settings.application, application)?;
+        let limits = compose::trial(&self.settings.limits);
+        let trials = Trials::new(&asked, limits).map_err(|e| Error::Client(Box::new(e)))?;
+        let health = self.probe(asked)?;
         readiness.health = Some(health.clone());
         let inbound = self.addresses.inbound.as_ref();
         let bound = inbound.unwrap_or(&self.addresses.outbound);
@@ -241,14 +253,16 @@ impl Builder {
             bound,
             self.addresses.public.as_ref(),
         ));
-        let serving = Arc::new(Serving::new(
+        let serving = Arc::new(Serving::new(Parts {
             admission,
-            self.client.clone(),
-            self.metrics.clone(),
+            client: self.client.clone(),
+            metrics: self.metrics.clone(),
+            trust: trust.clone(),
+            trials: Arc::new(trials),
             health,
-            self.instance.clone(),
-            self.settings.application.contracts.clone(),
-        ));
+            instance: self.instance.clone(),
+            sources: self.settings.application.contracts.clone(),
+        }));
         readiness.contracts = serving.entries();
         for (at, contract) in contracts.into_iter().enumerate() {
             match contract {
@@ -291,9 +305,8 @@ impl Builder {
 
     fn probe(
         &mut self,
-        upstream: &Application,
+        config: admission::HealthConfig,
     ) -> Result<watch::Receiver<admission::Health>, Error> {
-        let config = application::health(&self.settings.application, upstream)?;
         let (prober, health) = Prober::new(config).map_err(|e| Error::Client(Box::new(e)))?;
         self.start_without_end("health prober", prober.run());
         Ok(health)
@@ -324,7 +337,7 @@ impl Builder {
         socket: Listener,
         recorder: &Arc<Recorder>,
         directory: &Arc<Directory>,
-    ) {
+    ) -> Arc<Outbound> {
         let config = compose::outbound(&self.settings, self.addresses.outbound.clone(), &self.boot);
         let keep = self.settings.limits.idle_timeout.mul_f64(KEEP_PEERS);
         let outbound = Arc::new(Outbound::new(
@@ -339,8 +352,9 @@ impl Builder {
             self.keeper(),
             self.tunnels(Direction::Outbound),
         ));
-        let listening = self.listening(socket, None, outbound);
+        let listening = self.listening(socket, None, outbound.clone());
         self.workers.start("outbound listener", listening);
+        outbound
     }
 
     /// Without contracts, or before they are there, nothing else asks Consul, and readiness wants
@@ -360,11 +374,13 @@ impl Builder {
         &mut self,
         (socket, public): (Listener, Option<Listener>),
         directory: Arc<Directory>,
+        explain: admin::Explain,
         readiness: Arc<Readiness>,
         reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
-        let (ready, outbound_ready, contracts) = (readiness.clone(), readiness.clone(), readiness);
+        let (ready, outbound_ready) = (readiness.clone(), readiness.clone());
+        let (states, contracts) = (readiness.clone(), readiness);
         let active = self.active.clone();
         let in_force = reload.clone();
         let house = Arc::new(admin::House {
@@ -374,7 +390,9 @@ impl Builder {
             directory,
             ready: Box::new(move || ready.checks()),
             outbound_ready: Box::new(move || outbound_ready.outbound()),
+            states: Box::new(move || states.states()),
             contracts: Box::new(move || contracts.contracts()),
+            explain,
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
             config: Box::new(move || in_force.in_force()),
             reload: Box::new(move || {

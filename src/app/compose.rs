@@ -173,6 +173,19 @@ fn intake(limits: &config::Limits) -> Limits {
     }
 }
 
+/// What the replies to trial calls may look like: as those to callers.
+pub fn trial(limits: &config::Limits) -> admission::TrialLimits {
+    let Limits {
+        max_body_bytes,
+        body,
+        ..
+    } = intake(limits);
+    admission::TrialLimits {
+        max_body_bytes,
+        json: body,
+    }
+}
+
 pub fn mode(validate: config::Validate) -> Mode {
     match validate {
         config::Validate::Strict => Mode::Strict,

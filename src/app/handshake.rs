@@ -13,7 +13,6 @@ use crate::backoff::Backoff;
 use crate::contract::Compiled;
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::telemetry::log::Chain;
-use crate::telemetry::metrics::Admission;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +69,6 @@ impl Follower {
 
     /// Asks until there is a contract.
     async fn first(&self) -> Known {
-        self.serving.metrics.admission(Admission::Starting);
         let mut retry = Backoff::new(SOONEST, LATEST);
         let mut said = String::new();
         loop {
@@ -114,7 +112,7 @@ impl Follower {
 
     /// Waits until the application hands out another contract that can be served.
     async fn another(&self, mut known: Known) -> Known {
-        let mut health = self.serving.health.clone();
+        let mut health = self.serving.parts.health.clone();
         let mut said = String::new();
         // Whatever it answers, even another version every time, it is not asked, and Consul not
         // told, more often than its health is looked at.
@@ -126,13 +124,13 @@ impl Follower {
             }
             tokio::time::sleep_until(not_before).await;
             // An application that is not well may not know what it says.
-            if !matches!(*health.borrow_and_update(), Health::Well(_)) {
+            if !matches!(*health.borrow_and_update(), Health::Well { .. }) {
                 continue;
             }
             not_before = Instant::now() + self.interval;
             match self.renewed(&known).await {
                 Ok(None) => {}
-                Ok(Some(now)) if now.contract.digest == known.contract.digest => known = now,
+                Ok(Some(now)) if self.stays(&now.contract, &known.contract) => known = now,
                 Ok(Some(now)) => return now,
                 Err(fault) => {
                     let reason = Chain(&fault).to_string();
@@ -151,9 +149,28 @@ impl Follower {
         if let Some(now) = &now
             && now.contract.digest != known.contract.digest
         {
-            check_version(&self.serving.client, &now.contract.contract).await?;
+            check_version(&self.serving.parts.client, &now.contract.contract).await?;
         }
         Ok(now)
+    }
+
+    /// Says whether what is handed out now is no reason to serve anew. Signatures are no part of
+    /// the digest: another one may be what a contract lacked, while one that is admitted would only
+    /// be taken from its callers for a while.
+    fn stays(&self, now: &Compiled, before: &Compiled) -> bool {
+        if now.digest != before.digest {
+            return false;
+        }
+        let is_signed_anew = now.contract.signatures != before.contract.signatures;
+        let is_admitted = self.serving.is_admitted(self.at);
+        if is_signed_anew && is_admitted {
+            let contract = now.contract.id.as_str();
+            tracing::info!(
+                contract,
+                "the application hands out other signatures; they count from the next start"
+            );
+        }
+        !is_signed_anew || is_admitted
     }
 
     /// Asks once; nothing if the answer is the one that is known.
@@ -163,7 +180,7 @@ impl Follower {
             return Ok(None);
         }
         let text = reply.clone();
-        let source = &self.serving.sources[self.at];
+        let source = &self.serving.parts.sources[self.at];
         let (method, path) = (source.method.as_str(), source.path.clone());
         let made = tokio::task::spawn_blocking(move || contract_of(&text, method, &path)).await;
         let contract = match made {

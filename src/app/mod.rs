@@ -12,6 +12,7 @@ mod collector;
 mod compose;
 mod contracts;
 mod delivery;
+mod explain;
 mod handshake;
 mod ready;
 mod reload;

@@ -1,11 +1,11 @@
 //! Whether the sidecar does its work, condition by condition.
 
-use crate::admin::Check;
-use crate::admission::{Health, Reader, Record};
+use crate::admin::{Check, Step};
+use crate::admission::{self, Health, Reader, Record};
 use crate::contract::watch::Directory;
 use crate::lifecycle::{Observer, Phase};
 use crate::spool::Spool;
-use crate::telemetry::metrics::Admission;
+use crate::telemetry::metrics::{Admission, AdmissionStep};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +63,15 @@ impl Readiness {
         )
     }
 
+    /// Lists the states of our contracts, in the order of the configuration.
+    pub fn states(&self) -> Vec<Admission> {
+        let state = |entry: &Entry| match entry {
+            Entry::Awaited(_) => Admission::Starting,
+            Entry::Taken { standing, .. } => standing.borrow().state,
+        };
+        self.contracts.borrow().iter().map(state).collect()
+    }
+
     /// Shows each contract of ours and how it stands.
     pub fn contracts(&self) -> Value {
         self.contracts.borrow().iter().map(shown).collect()
@@ -97,27 +106,24 @@ impl Readiness {
     }
 
     fn admission(&self) -> Check {
-        if self.lifecycle.phase() >= Phase::Leaving {
-            return fails("admission", "the sidecar is leaving");
+        let entries = self.contracts.borrow();
+        let reasons: Vec<String> = match self.lifecycle.phase() >= Phase::Leaving {
+            true => vec!["the sidecar is leaving".to_owned()],
+            false => entries.iter().filter_map(not_admitted).collect(),
+        };
+        Check {
+            check: "admission",
+            ok: reasons.is_empty(),
+            detail: reasons.join("; "),
+            steps: entries.iter().flat_map(steps).collect(),
         }
-        for entry in &*self.contracts.borrow() {
-            let Entry::Taken { id, standing, .. } = entry else {
-                return fails("admission", "a contract is awaited");
-            };
-            let standing = standing.borrow();
-            if standing.state != Admission::Admitted {
-                let state = standing.state.as_str();
-                return fails("admission", format!("{id} is {state}: {}", standing.reason));
-            }
-        }
-        holds("admission")
     }
 
     fn upstream(&self) -> Check {
         match self.health.as_ref().map(|health| health.borrow().clone()) {
             Some(Health::Ill { reason }) => fails("upstream", reason),
             Some(Health::Unknown) => fails("upstream", "the application has not been asked yet"),
-            Some(Health::Well(_)) | None => holds("upstream"),
+            Some(Health::Well { .. }) | None => holds("upstream"),
         }
     }
 
@@ -130,6 +136,31 @@ impl Readiness {
             "the spool is full, its file is gone or its last write failed; calls go on all the same",
         )
     }
+}
+
+/// Says why a contract is not admitted, if it is not.
+fn not_admitted(entry: &Entry) -> Option<String> {
+    let Entry::Taken { id, standing, .. } = entry else {
+        return Some("a contract is awaited".to_owned());
+    };
+    let standing = standing.borrow();
+    let state = standing.state.as_str();
+    let reason = &standing.reason;
+    (standing.state != Admission::Admitted).then(|| format!("{id} is {state}: {reason}"))
+}
+
+fn steps(entry: &Entry) -> Vec<Step> {
+    let Entry::Taken { id, standing, .. } = entry else {
+        return Vec::new();
+    };
+    let standing = standing.borrow();
+    let step = |(step, stands): (AdmissionStep, &admission::Step)| Step {
+        contract: id.clone(),
+        step: step.as_str(),
+        result: stands.result.as_str(),
+        detail: stands.detail.clone(),
+    };
+    standing.steps().map(step).collect()
 }
 
 fn shown(entry: &Entry) -> Value {
@@ -145,11 +176,13 @@ fn shown(entry: &Entry) -> Value {
             standing,
             record,
         } => {
+            let steps = steps(entry);
             let (standing, record) = (standing.borrow(), record.borrow());
             json!({
                 "agent": id,
                 "state": standing.state.as_str(),
                 "reason": standing.reason,
+                "steps": steps,
                 "registered": record.registered,
                 "trouble": record.trouble,
                 "confirmed_at": record.confirmed_at,
@@ -163,6 +196,7 @@ fn holds(check: &'static str) -> Check {
         check,
         ok: true,
         detail: String::new(),
+        steps: Vec::new(),
     }
 }
 
@@ -171,5 +205,6 @@ fn fails(check: &'static str, detail: impl Into<String>) -> Check {
         check,
         ok: false,
         detail: detail.into(),
+        steps: Vec::new(),
     }
 }

@@ -2,27 +2,35 @@
 
 use super::compose;
 use super::ready::Entry;
-use crate::admission::{self, Health, Judge, Ours, Registrar, Standing};
+use crate::admission::{self, Health, Judge, Ours, OwnRoute, Registrar, Standing, Trials};
 use crate::config::{self, ContractSource};
 use crate::consul::Client;
 use crate::contract::Compiled;
+use crate::contract::trust::Trust;
 use crate::lifecycle::Observer;
 use crate::proxy::inbound::{Place, Roster, Rosters, Served, Style};
 use crate::task::Timestamp;
-use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
+use crate::telemetry::metrics::{Admission, Direction, Sidecar as Metrics};
 use http::Method;
 use semver::Version;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Puts contracts to work, place by place of the configuration.
-pub struct Serving {
+/// What every contract needs, whichever it is.
+pub struct Parts {
     pub admission: Arc<admission::Config>,
     pub client: Client,
     pub metrics: Arc<Metrics>,
+    pub trust: Arc<Trust>,
+    pub trials: Arc<Trials>,
     pub health: watch::Receiver<Health>,
     pub instance: String,
     pub sources: Vec<ContractSource>,
+}
+
+/// Puts contracts to work, place by place of the configuration.
+pub struct Serving {
+    pub parts: Parts,
     /// What requests are routed by.
     rosters: Rosters,
     /// What readiness is read from.
@@ -39,30 +47,19 @@ pub struct Workers {
 
 impl Serving {
     /// Begins with every contract awaited.
-    pub fn new(
-        admission: Arc<admission::Config>,
-        client: Client,
-        metrics: Arc<Metrics>,
-        health: watch::Receiver<Health>,
-        instance: String,
-        sources: Vec<ContractSource>,
-    ) -> Self {
+    pub fn new(parts: Parts) -> Self {
         let reason: Arc<str> = "it has not been asked yet".into();
         let awaited = |source: &ContractSource| Place::Awaited {
             style: style(source),
             reason: reason.clone(),
         };
         let entry = |_: &ContractSource| Entry::Awaited(reason.clone());
+        let sources = &parts.sources;
         Self {
             rosters: watch::Sender::new(Roster::new(sources.iter().map(awaited).collect())),
             entries: watch::Sender::new(sources.iter().map(entry).collect()),
             versions: watch::Sender::new(Vec::new()),
-            admission,
-            client,
-            metrics,
-            health,
-            instance,
-            sources,
+            parts,
         }
     }
 
@@ -76,16 +73,21 @@ impl Serving {
 
     /// Serves `contract` at one place, instead of what is there; its workers end with `phase`.
     pub fn take(&self, at: usize, contract: Arc<Compiled>, phase: &Observer) -> Workers {
-        let source = &self.sources[at];
+        let source = &self.parts.sources[at];
         let style = style(source);
         let route = style.route(contract.contract.id.as_str());
-        let ours = Ours { contract, route };
+        let ours = Ours {
+            contract,
+            route,
+            own_route: own_route(&style),
+            derive_probe: source.derive_probe,
+        };
         let (standing, reader) = watch::channel(Standing::starting());
         let (registrar, record) = Registrar::new(
-            self.admission.clone(),
+            self.parts.admission.clone(),
             ours.clone(),
-            self.client.clone(),
-            self.metrics.clone(),
+            self.parts.client.clone(),
+            self.parts.metrics.clone(),
             reader.clone(),
             phase.clone(),
         );
@@ -96,9 +98,13 @@ impl Serving {
             style,
             (compose::mode(source.input), compose::mode(source.output)),
             source.allow.clone(),
-            format!("{}-{}", self.client.layout().service(&id), self.instance),
+            format!(
+                "{}-{}",
+                self.parts.client.layout().service(&id),
+                self.parts.instance
+            ),
             reader.clone(),
-            self.metrics.contract(Direction::Inbound, &id),
+            self.parts.metrics.contract(Direction::Inbound, &id),
         );
         self.put(at, Place::Served(Arc::new(served)));
         self.entries.send_modify(|entries| {
@@ -109,11 +115,13 @@ impl Serving {
             };
         });
         let judge = Judge {
-            config: self.admission.clone(),
+            config: self.parts.admission.clone(),
+            trust: self.parts.trust.clone(),
+            trial: self.parts.trials.of(&ours),
             ours,
             versions: self.versions.subscribe(),
-            metrics: self.metrics.clone(),
-            health: self.health.clone(),
+            metrics: self.parts.metrics.clone(),
+            health: self.parts.health.clone(),
             lifecycle: phase.clone(),
             standing,
         };
@@ -123,7 +131,7 @@ impl Serving {
     /// Shows why the contract of a place is not there.
     pub fn wait(&self, at: usize, reason: &str) {
         let reason: Arc<str> = reason.into();
-        let style = style(&self.sources[at]);
+        let style = style(&self.parts.sources[at]);
         self.entries
             .send_modify(|entries| entries[at] = Entry::Awaited(reason.clone()));
         self.put(at, Place::Awaited { style, reason });
@@ -134,6 +142,14 @@ impl Serving {
         let entries = self.entries.borrow();
         let mut others = entries.iter().enumerate().filter(|(place, _)| *place != at);
         others.any(|(_, entry)| matches!(entry, Entry::Taken { id: taken, .. } if taken == id))
+    }
+
+    /// Says whether callers are led to the contract of a place.
+    pub fn is_admitted(&self, at: usize) -> bool {
+        match &self.entries.borrow()[at] {
+            Entry::Awaited(_) => false,
+            Entry::Taken { standing, .. } => standing.borrow().state == Admission::Admitted,
+        }
     }
 
     fn put(&self, at: usize, place: Place) {
@@ -151,18 +167,22 @@ impl Serving {
     pub fn withdrawn(&self, compiled: &Compiled) {
         let (version, digest) = announced(compiled);
         let id = compiled.contract.id.as_str();
-        self.metrics
-            .serves_no_more(&self.admission.team, id, &version, &digest);
+        self.parts
+            .metrics
+            .serves_no_more(&self.parts.admission.team, id, &version, &digest);
     }
 
     fn announce(&self, compiled: &Compiled) {
         let contract = &compiled.contract;
         let (version, digest) = announced(compiled);
         let id = contract.id.as_str();
-        self.metrics
-            .serves(&self.admission.team, id, &version, &digest);
+        self.parts
+            .metrics
+            .serves(&self.parts.admission.team, id, &version, &digest);
         let timeout = contract.constraints.timeout;
-        self.metrics.contract_taken(id, timeout, Timestamp::now());
+        self.parts
+            .metrics
+            .contract_taken(id, timeout, Timestamp::now());
     }
 }
 
@@ -170,6 +190,18 @@ impl Serving {
 fn announced(compiled: &Compiled) -> (String, String) {
     let version = compiled.contract.version.to_string();
     (version, compiled.digest.digits())
+}
+
+/// Where the application itself takes calls, and in which form.
+fn own_route(style: &Style) -> OwnRoute {
+    OwnRoute {
+        method: match style {
+            Style::Native { method, .. } => method.clone(),
+            Style::Envelope { .. } => Method::POST,
+        },
+        path: style.path().to_owned(),
+        is_wrapped: matches!(style, Style::Envelope { .. }),
+    }
 }
 
 fn style(source: &ContractSource) -> Style {

@@ -23,7 +23,7 @@ pub(super) struct AdminArgs {
 }
 
 #[derive(Debug, Args)]
-struct AdminPlace {
+pub(super) struct AdminPlace {
     /// Base URL of the admin listener; default: HERMES_ADMIN, else as the settings say.
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
@@ -147,13 +147,18 @@ fn ask(
     ask_at(&base(place)?, method, path, body)
 }
 
-fn base(place: AdminPlace) -> Result<String, Failure> {
+pub(super) fn base(place: AdminPlace) -> Result<String, Failure> {
     client::base(place.admin, "admin", place.config, |addresses| {
         addresses.admin.clone()
     })
 }
 
-fn ask_at(base: &str, method: Method, path: &str, body: Option<String>) -> Result<Answer, Failure> {
+pub(super) fn ask_at(
+    base: &str,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<Answer, Failure> {
     let mut request = client::http(base, TIMEOUT)?.request(method, client::url(base, path));
     // A page in a browser cannot send this header to us, so it cannot command us either.
     request = request.header("hermes-admin", "1");

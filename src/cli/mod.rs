@@ -10,6 +10,7 @@ mod client;
 mod diff;
 mod doctor;
 mod exit;
+mod explain;
 mod gate;
 mod invoke;
 mod keygen;
@@ -92,6 +93,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Print a task's steps and states from the collector.
     Task(task::TaskArgs),
+    /// Tell where a task's calls to an agent go, and why not elsewhere.
+    Explain(explain::ExplainArgs),
     /// Let the local sidecar leave: unready, deregistered, still serving.
     Drain(local::AdminArgs),
     /// Make the local sidecar read its settings again, and tell what took effect.
@@ -236,6 +239,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Verify(args) => gate::verify(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Task(args) => task::task(args),
+        Command::Explain(args) => explain::explain(args),
         Command::Drain(args) => local::drain(args),
         Command::Reload(args) => local::reload(args),
         Command::Quit(args) => local::quit(args),

@@ -67,6 +67,7 @@ fn contract(reader: &mut Reader, at: &str) -> Option<ContractSource> {
         style,
         input: reader.word(&key("validate.input"), &words, Validate::Strict),
         output: reader.word(&key("validate.output"), &words, Validate::Strict),
+        derive_probe: reader.flag(&key("derive_probe")),
         allow: secure::allow(reader, &key("allow")),
         origin: origin?,
     })

@@ -157,6 +157,7 @@ pub static KEYS: &[Key] = &[
     key("application.contract[].style", Kind::Choice(&["native", "envelope"]), r#""native""#, "native: the body is the input alone; envelope: {\"input\",\"context\"}"),
     key("application.contract[].validate.input", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a request that breaks the contract leads to"),
     key("application.contract[].validate.output", Kind::Choice(&["strict", "warn", "off"]), r#""strict""#, "what a reply that breaks the contract leads to"),
+    key("application.contract[].derive_probe", Kind::Flag, "false", "make up an input for the trial calls of admission where the contract has no probe; it reaches the application marked as a trial"),
     key("application.contract[].allow", Kind::Texts, r#"["*"]"#, "names of the applications that may call, as their certificates have them; `*` for all"),
 
     key("inbound.listen", Kind::Listen, r#""0.0.0.0:7401""#, "where peers call: IP:PORT or unix:/PATH"),

@@ -98,6 +98,8 @@ pub struct ContractSource {
     pub style: Style,
     pub input: Validate,
     pub output: Validate,
+    /// Without a probe an input for the trial is made up.
+    pub derive_probe: bool,
     pub allow: Allow,
 }
 

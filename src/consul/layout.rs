@@ -64,6 +64,16 @@ impl Layout {
         vec![below("canary"), below("index")]
     }
 
+    /// Names the keys of all canary ratios.
+    pub fn canaries(&self) -> String {
+        format!("{}/canary/", self.prefix)
+    }
+
+    /// Names the key of one contract's canary ratio.
+    pub fn canary(&self, id: &str) -> String {
+        format!("{}/canary/{id}", self.prefix)
+    }
+
     /// Names the key of the index entry that moves with the version.
     pub fn index(&self, id: &str) -> String {
         format!("{}/index/{id}", self.prefix)
@@ -97,6 +107,8 @@ mod tests {
         assert_eq!(other.minors("fraud", 1), "blue/index/fraud-v1.");
         assert_eq!(other.majors("fraud", 1), "blue/contracts/fraud-v1.");
         assert_eq!(other.contracts(), "blue/contracts/");
+        assert_eq!(other.canaries(), "blue/canary/");
+        assert_eq!(other.canary("fraud-v1.0"), "blue/canary/fraud-v1.0");
         assert_eq!(other.indexes(), "blue/index/");
     }
 }

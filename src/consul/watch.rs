@@ -22,6 +22,7 @@ use super::answer::{Answer, Poll};
 use super::client::Client;
 use super::error::Error;
 use super::instance::Instance;
+use super::kv::KvEntry;
 use crate::backoff::Backoff;
 use pace::{Bucket, random_up_to};
 
@@ -130,6 +131,23 @@ impl Client {
         watch(self.budget().clone(), options, move |poll| {
             let (client, prefix) = (client.clone(), prefix.clone());
             async move { client.kv_keys(&prefix, poll).await }
+        })
+    }
+
+    /// Watches the keys below a prefix with their values; for few and small ones, since all are
+    /// sent again whenever one changes.
+    pub fn watch_entries(
+        &self,
+        prefix: &str,
+        options: Options,
+    ) -> (
+        watch::Receiver<Seen<Vec<KvEntry>>>,
+        impl Future<Output = ()> + Send + use<>,
+    ) {
+        let (client, prefix) = (self.clone(), prefix.to_owned());
+        watch(self.budget().clone(), options, move |poll| {
+            let (client, prefix) = (client.clone(), prefix.clone());
+            async move { client.kv_list(&prefix, poll).await }
         })
     }
 }

@@ -21,6 +21,7 @@ pub const REQUIRED_TAGS: HeaderName = HeaderName::from_static("hermes-required-t
 pub const FORCE_REFRESH: HeaderName = HeaderName::from_static("hermes-force-refresh");
 pub const DEADLINE_MS: HeaderName = HeaderName::from_static("hermes-deadline-ms");
 pub const PATH: HeaderName = HeaderName::from_static("hermes-path");
+pub const SANDBOX: HeaderName = HeaderName::from_static("hermes-sandbox");
 pub const EXECUTED: HeaderName = HeaderName::from_static("hermes-executed");
 pub const STATE: HeaderName = HeaderName::from_static("hermes-state");
 pub const LOAD: HeaderName = HeaderName::from_static("hermes-load");

@@ -10,9 +10,11 @@ mod ids;
 mod path;
 mod text;
 mod trace;
+mod wrapper;
 
 pub use fields::{AgentName, Differs, Fields, Malformed};
 pub use ids::Ids;
 pub use path::{Member, Path};
 pub use text::{boolean, list_of_text, text};
 pub use trace::Trace;
+pub use wrapper::wrap;

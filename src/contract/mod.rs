@@ -9,6 +9,7 @@
 //! - elsewhere: contracts as OpenAPI documents (`openapi`), following contracts in Consul (`watch`), who may sign them (`admission`)
 
 pub mod compatibility;
+pub mod derive;
 pub mod guard;
 pub mod lint;
 pub mod openapi;
@@ -139,6 +140,19 @@ pub struct Probe {
     pub timeout: Option<Duration>,
     pub calls: u32,
     pub concurrency: u32,
+}
+
+impl Probe {
+    /// A trial of this input, with defaults for the rest.
+    pub fn of(input: Value) -> Self {
+        Self {
+            input,
+            expect: None,
+            timeout: None,
+            calls: read::DEFAULT_CALLS,
+            concurrency: read::DEFAULT_CONCURRENCY,
+        }
+    }
 }
 
 impl Contract {

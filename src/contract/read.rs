@@ -24,7 +24,8 @@ const MAX_TIMEOUT_MS: u64 = 86_400_000;
 const DEFAULT_CONCURRENT: u64 = 1_024;
 const MAX_CONCURRENT: u64 = 1_000_000;
 const MAX_RETRIES: u64 = 2;
-const DEFAULT_CALLS: u64 = 8;
+pub const DEFAULT_CALLS: u32 = 8;
+pub const DEFAULT_CONCURRENCY: u32 = 1;
 const MAX_CALLS: u64 = 1_000;
 const MAX_PROBE_CONCURRENCY: u64 = 8;
 const MAX_LABEL: usize = 128;
@@ -258,8 +259,8 @@ fn read_probe(members: &Map<String, Value>, problems: &mut Problems) -> Option<P
         input,
         expect: section.members.get("expect").cloned(),
         timeout: timeout.map(Duration::from_millis),
-        calls: u32::try_from(calls.unwrap_or(DEFAULT_CALLS)).ok()?,
-        concurrency: u32::try_from(concurrency.unwrap_or(1)).ok()?,
+        calls: u32::try_from(calls.unwrap_or(DEFAULT_CALLS.into())).ok()?,
+        concurrency: u32::try_from(concurrency.unwrap_or(DEFAULT_CONCURRENCY.into())).ok()?,
     })
 }
 

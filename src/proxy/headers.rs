@@ -261,14 +261,24 @@ pub fn is_coded(headers: &HeaderMap) -> bool {
 
 /// The application's idempotency key, bare, else the call's id.
 pub fn idempotency_key(headers: &HeaderMap, call_id: &Id) -> Option<HeaderValue> {
-    let Some(given) = headers.get(IDEMPOTENCY_KEY) else {
-        return HeaderValue::from_str(call_id.as_str()).ok();
-    };
-    let bytes = given.as_bytes().trim_ascii();
-    let bare = bytes
-        .strip_prefix(b"\"")
-        .and_then(|b| b.strip_suffix(b"\""));
-    HeaderValue::from_bytes(bare.unwrap_or(bytes)).ok()
+    match headers.get(IDEMPOTENCY_KEY) {
+        Some(given) => HeaderValue::from_bytes(bare(given.as_bytes())).ok(),
+        None => HeaderValue::from_str(call_id.as_str()).ok(),
+    }
+}
+
+/// The application's own idempotency key as text, bare.
+pub fn own_idempotency_key(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(IDEMPOTENCY_KEY)?;
+    let bare = bare(given.as_bytes());
+    std::str::from_utf8(bare).ok().filter(|key| !key.is_empty())
+}
+
+/// Takes the quotes off a key that has them.
+fn bare(key: &[u8]) -> &[u8] {
+    let key = key.trim_ascii();
+    let bare = key.strip_prefix(b"\"").and_then(|k| k.strip_suffix(b"\""));
+    bare.unwrap_or(key)
 }
 
 #[cfg(test)]

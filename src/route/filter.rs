@@ -1,5 +1,6 @@
 //! Whether an instance may serve a call at all.
 
+use super::cohort::Cohort;
 use std::time::Duration;
 
 /// Marks a tag as the property of one team.
@@ -18,6 +19,8 @@ pub struct Query<'a> {
     pub team: &'a str,
     /// A deadline that this very call names; an inherited one only shortens the attempt.
     pub deadline: Option<Duration>,
+    /// Canary: only canaries serve it, as far as nothing else keeps it from them.
+    pub cohort: Cohort,
 }
 
 /// What an instance and its contract offer.
@@ -41,10 +44,23 @@ pub enum Misfit {
     Tags,
     #[error("the instance belongs to another team")]
     Team,
-    #[error("the instance is a canary and the call did not ask for one")]
+    #[error("the instance is a canary, and the call neither asked for one nor was picked")]
     Canary,
+    #[error("the instance is no canary, and the call was picked for those that fit")]
+    Stable,
     #[error("the contract's timeout is longer than the call's deadline")]
     Timeout,
+}
+
+impl Candidate<'_> {
+    /// Says for which calls the instance is kept.
+    pub fn cohort(&self) -> Cohort {
+        if is_canary(self.tags) {
+            Cohort::Canary
+        } else {
+            Cohort::Stable
+        }
+    }
 }
 
 /// A call that asks for the instances of a team that is not its sidecar's.
@@ -83,15 +99,12 @@ impl Query<'_> {
         if !self
             .required_tags
             .iter()
-            .all(|tag| has(candidate.tags, tag))
+            .all(|tag| carries(candidate.tags, tag))
         {
             return Some(Misfit::Tags);
         }
         if !self.may_use_teams_of(candidate.tags) {
             return Some(Misfit::Team);
-        }
-        if is_canary(candidate.tags) && !is_canary(self.required_tags) {
-            return Some(Misfit::Canary);
         }
         if self
             .deadline
@@ -99,7 +112,13 @@ impl Query<'_> {
         {
             return Some(Misfit::Timeout);
         }
-        None
+        match (self.cohort, candidate.cohort()) {
+            (Cohort::Stable, Cohort::Canary) if !is_canary(self.required_tags) => {
+                Some(Misfit::Canary)
+            }
+            (Cohort::Canary, Cohort::Stable) => Some(Misfit::Stable),
+            _ => None,
+        }
     }
 
     /// Team instances are for calls of that team alone: our own, or one the call asks for by tag.
@@ -118,6 +137,11 @@ fn lists(listed: &[String], asked: &str) -> bool {
 
 fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|entry| entry == wanted)
+}
+
+/// Says whether a required tag is among the tags; each spelling of a canary stands for both.
+fn carries(tags: &[String], required: &str) -> bool {
+    has(tags, required) || (CANARY.contains(&required) && is_canary(tags))
 }
 
 fn is_canary(tags: &[String]) -> bool {
@@ -184,6 +208,16 @@ mod tests {
                 Some(Misfit::Canary),
             ),
             case(&["canary"], none, ("", &["canary"], ""), None, None),
+            case(&["canary"], none, ("", &["tag-canary"], ""), None, None),
+            case(&["tag-canary"], none, ("", &["canary"], ""), None, None),
+            case(none, none, ("", &["canary"], ""), None, Some(Misfit::Tags)),
+            case(
+                &["canary", "team-a"],
+                none,
+                ("", &["canary"], ""),
+                None,
+                Some(Misfit::Team),
+            ),
             case(none, none, ("", none, ""), Some(499), Some(Misfit::Timeout)),
             case(none, none, ("", none, ""), Some(500), None),
         ]
@@ -208,6 +242,31 @@ mod tests {
             };
             assert_eq!(query.misfit(&candidate), case.misfit, "case {n}");
         }
+    }
+
+    #[test]
+    fn a_call_of_the_canary_cohort_fits_canaries_alone() {
+        let (canary, stable, gpu) = (texts(&["canary", "gpu"]), texts(&["gpu"]), texts(&["gpu"]));
+        let candidate = |tags| Candidate {
+            tags,
+            regions: &[],
+            utc_offsets: &[],
+            timeout: Duration::from_millis(500),
+        };
+        let query = Query {
+            cohort: Cohort::Canary,
+            required_tags: &gpu,
+            ..Query::default()
+        };
+        assert_eq!(query.misfit(&candidate(&canary)), None);
+        assert_eq!(query.misfit(&candidate(&stable)), Some(Misfit::Stable));
+        // What keeps everybody from an instance is told first.
+        assert_eq!(query.misfit(&candidate(&[])), Some(Misfit::Tags));
+        let late = Query {
+            deadline: Some(Duration::from_millis(1)),
+            ..query
+        };
+        assert_eq!(late.misfit(&candidate(&canary)), Some(Misfit::Timeout));
     }
 
     #[test]

@@ -4,34 +4,67 @@
 //! not depend on who else is there, so an instance that goes moves only its own keys, and a key's
 //! share of an instance is its weight over the sum (the logarithmic method: weight / -ln u).
 
+use super::cohort::Lot;
+use std::cmp::Ordering;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The hash of what a call is pinned by: its task id, or its own idempotency key.
-pub fn key(text: &str) -> u64 {
-    xxh3_64(text.as_bytes())
+/// What a call is pinned by: drawn once, from its task id or its own idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    seed: u64,
+    /// Decides whether the call is tried on canaries.
+    pub lot: Lot,
+}
+
+impl Key {
+    pub fn of(text: &str) -> Self {
+        Self {
+            seed: xxh3_64(text.as_bytes()),
+            lot: Lot::of(text),
+        }
+    }
+}
+
+/// One instance's draw; the least is the first in rank.
+struct Draw<'a> {
+    score: f64,
+    id: &'a str,
+    position: usize,
+}
+
+impl<'a> Draw<'a> {
+    fn of(key: Key, (position, (id, weight)): (usize, (&'a str, u32))) -> Self {
+        let hash = xxh3_64_with_seed(id.as_bytes(), key.seed);
+        // The upper 53 bits make a float strictly between 0 and 1, so the logarithm is finite.
+        let uniform = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        let score = f64::from(weight) / -uniform.ln();
+        Self {
+            score,
+            id,
+            position,
+        }
+    }
+
+    /// Ties go to the smaller id, so that the order in which instances are listed never matters.
+    fn order(&self, other: &Self) -> Ordering {
+        let scores = other.score.total_cmp(&self.score);
+        scores.then_with(|| self.id.cmp(other.id))
+    }
 }
 
 /// Returns the position of the instance with the highest score, if there is any.
-///
-/// Ties go to the smaller id, so that the order in which instances are listed never matters.
-pub fn best<'a>(key: u64, instances: impl Iterator<Item = (&'a str, u32)>) -> Option<usize> {
-    let mut best: Option<(f64, &str, usize)> = None;
-    for (position, (id, weight)) in instances.enumerate() {
-        let score = score(key, id, weight);
-        let wins = best
-            .is_none_or(|(other, other_id, _)| score > other || (score == other && id < other_id));
-        if wins {
-            best = Some((score, id, position));
-        }
-    }
-    best.map(|(_, _, position)| position)
+pub fn best<'a>(key: Key, instances: impl Iterator<Item = (&'a str, u32)>) -> Option<usize> {
+    let draws = instances.enumerate().map(|one| Draw::of(key, one));
+    let best = draws.min_by(Draw::order);
+    best.map(|draw| draw.position)
 }
 
-fn score(key: u64, id: &str, weight: u32) -> f64 {
-    let hash = xxh3_64_with_seed(id.as_bytes(), key);
-    // The upper 53 bits make a float strictly between 0 and 1, so the logarithm is finite.
-    let uniform = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    f64::from(weight) / -uniform.ln()
+/// Returns the positions of all instances in rank; the first is the one that `best` returns.
+pub fn ranking<'a>(key: Key, instances: impl Iterator<Item = (&'a str, u32)>) -> Vec<usize> {
+    let draws = instances.enumerate().map(|one| Draw::of(key, one));
+    let mut draws: Vec<Draw<'_>> = draws.collect();
+    draws.sort_by(Draw::order);
+    draws.into_iter().map(|draw| draw.position).collect()
 }
 
 #[cfg(test)]
@@ -41,7 +74,7 @@ mod tests {
 
     fn chosen(task: &str, instances: &[(String, u32)]) -> Option<String> {
         let pairs = instances.iter().map(|(id, weight)| (id.as_str(), *weight));
-        best(key(task), pairs).map(|position| instances[position].0.clone())
+        best(Key::of(task), pairs).map(|position| instances[position].0.clone())
     }
 
     fn ten() -> Vec<(String, u32)> {
@@ -76,6 +109,19 @@ mod tests {
             turned.rotate_left(turn);
             turned.swap(0, 9 - turn);
             prop_assert_eq!(chosen(&task, &instances), chosen(&task, &turned));
+        }
+
+        #[test]
+        fn the_first_in_rank_is_the_best_and_each_next_the_best_without_it(task in "\\PC{1,40}") {
+            let mut left = ten();
+            let key = Key::of(&task);
+            let all = left.clone();
+            let ranked = ranking(key, all.iter().map(|(id, weight)| (id.as_str(), *weight)));
+            prop_assert_eq!(ranked.len(), all.len());
+            for position in ranked {
+                prop_assert_eq!(chosen(&task, &left), Some(all[position].0.clone()));
+                left.retain(|(id, _)| *id != all[position].0);
+            }
         }
 
         #[test]

@@ -1,10 +1,11 @@
 //! A faulty config is told whole, and what is shown is what is in force.
 
+use crate::support::contract::{fraud_detection, fraud_input};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The program under test, in a folder and an environment of its own.
@@ -117,6 +118,50 @@ fn check_finds_everything_in_one_run() {
                 && finding["message"].as_str().unwrap().contains(part)
         });
         assert!(is_told, "no problem of {check} with {part}: {told:#}");
+    }
+}
+
+#[test]
+fn check_says_what_admission_will_send() {
+    let folder = folder_with(
+        "[application]\nupstream = 'http://127.0.0.1:1'\n\
+         [[application.contract]]\nfile = 'tried.json'\npath = '/a'\n\
+         [[application.contract]]\nfile = 'wrong.json'\npath = '/b'\n\
+         [[application.contract]]\nfile = 'made-up.json'\npath = '/c'\nderive_probe = true\n\
+         [[application.contract]]\nfile = 'lost.json'\npath = '/d'\nderive_probe = true\n",
+    );
+    let write = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut body = fraud_detection();
+        body["id"] = format!("{name}-v1.0").into();
+        change(&mut body);
+        let file = folder.path().join(format!("{name}.json"));
+        std::fs::write(file, body.to_string()).unwrap();
+    };
+    write("tried", &|body| {
+        body["probe"] = json!({"input": fraud_input(), "calls": 200, "concurrency": 8});
+    });
+    write("wrong", &|body| body["probe"] = json!({"input": {}}));
+    write("made-up", &|_| {});
+    write("lost", &|body| {
+        body["input_schema"]["properties"]["user_id"]["pattern"] = "^[0-9]{18}$".into();
+    });
+    let output = hermes(&folder, &["check", "-o", "json"]).output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (level, part) in [
+        (
+            "ok",
+            "tried-v1.0: 200 calls to POST /a, 8 at once, each within 500ms",
+        ),
+        ("problem", "wrong-v1.0: probe.input does not conform"),
+        ("ok", "made-up-v1.0: 8 calls to POST /c, 1 at once"),
+        ("problem", "lost-v1.0: derive_probe finds no input"),
+    ] {
+        let is_told = told["findings"].as_array().unwrap().iter().any(|finding| {
+            finding["check"] == "trial"
+                && finding["level"] == level
+                && finding["message"].as_str().unwrap().contains(part)
+        });
+        assert!(is_told, "no {level} with {part}: {told:#}");
     }
 }
 

@@ -16,10 +16,13 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 /// For what must not happen: a lone agent takes milliseconds.
 const STAYS_FOR: Duration = Duration::from_secs(2);
 const PACE: Duration = Duration::from_millis(20);
+/// What an operator writes and a sidecar reads.
+const RATIO: &str = "hermes/canary/fraud-detection-v1.0";
 
 #[tokio::test]
 async fn a_sidecar_needs_each_line_of_its_policy_and_no_other() {
     let agent = Agent::start();
+    agent.write(RATIO, "1000").await;
     let rules = rules("policy-sidecar.hcl");
     let client = agent.client(&agent.token(&rules.concat()).await);
     sidecar_work(&client, SETTLES_WITHIN).await.unwrap();
@@ -199,7 +202,6 @@ async fn sidecar_work(client: &Client, within: Duration) -> Result<(), String> {
             .kv_get("hermes/contracts/payment-v1.0/version", Poll::NOW)
             .await,
     )?;
-    work(client.kv_list("hermes/canary/", Poll::NOW).await)?;
     let line = work(
         client
             .kv_keys("hermes/contracts/fraud-detection-v1.", Poll::NOW)
@@ -207,6 +209,20 @@ async fn sidecar_work(client: &Client, within: Duration) -> Result<(), String> {
     )?;
     if line.value.len() != 2 {
         return Err("the other versions are hidden".to_owned());
+    }
+    // Without the right to read them they look as if nothing were written.
+    let ratios = work(client.kv_list("hermes/canary/", Poll::NOW).await)?.value;
+    if !ratios
+        .iter()
+        .any(|entry| entry.key == RATIO && entry.value == "1000")
+    {
+        return Err("the ratios of canaries are hidden".to_owned());
+    }
+    if work(client.kv_keys("hermes/index/", Poll::CONSISTENT).await)?
+        .value
+        .is_empty()
+    {
+        return Err("the index is hidden".to_owned());
     }
     work(client.deregister(&own.id).await)
 }

@@ -2,7 +2,7 @@
 
 use crate::field_cases::{leaving, waiting};
 use crate::support::program::is_long;
-use crate::{compatibility, consul_outage, delivery, restart, rollout, streaming, tls};
+use crate::{canary, compatibility, consul_outage, delivery, restart, rollout, streaming, tls};
 use std::time::Duration;
 
 #[tokio::test]
@@ -66,5 +66,12 @@ async fn three_instances_take_two_new_versions_under_load() {
 fn ten_thousand_pairs_of_schemas_are_judged_right() {
     if is_long() {
         compatibility::judge(10_000);
+    }
+}
+
+#[tokio::test]
+async fn a_tenth_of_a_hundred_thousand_tasks_are_tried_on_the_canary() {
+    if is_long() {
+        canary::a_tenth_is_picked(100_000, 0.005, 20_000).await;
     }
 }

@@ -8,9 +8,11 @@
 )]
 
 mod addressing;
+mod admission;
 mod application_reports;
 mod bad_input;
 mod calls;
+mod canary;
 mod cli;
 mod compatibility;
 mod config;
@@ -20,6 +22,7 @@ mod context;
 mod dashboards;
 mod delivery;
 mod demo;
+mod discovery;
 mod doctor;
 mod envelope;
 mod examples;
@@ -43,6 +46,7 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
+mod tenants;
 mod tls;
 mod trust;
 mod vendor;

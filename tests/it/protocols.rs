@@ -13,6 +13,7 @@ use hyper::client::conn::http2;
 use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,7 +42,7 @@ impl Pair {
         let everything: toml::Value = vec!["/"].into();
         let callee = Sidecar::named("fraud")
             .application(&format!("http://{address}"))
-            .contract(patient_contract(), "POST", ROUTE)
+            .contract(tried_contract(), "POST", ROUTE)
             .set("inbound.passthrough", everything)
             .consul(&consul.address());
         let caller = Sidecar::named("payment").consul(&consul.address());
@@ -62,6 +63,13 @@ impl Pair {
             format!("{}/agents/{AGENT}{path}", self.caller.outbound_url()),
         ]
     }
+}
+
+/// One that is admitted only after calls, which go the way of every other call.
+fn tried_contract() -> Value {
+    let mut body = patient_contract();
+    body["probe"] = json!({"input": contract::fraud_input(), "calls": 4, "concurrency": 4});
+    body
 }
 
 fn http2_client() -> reqwest::Client {
@@ -273,7 +281,7 @@ async fn unix_sockets_serve_as_listeners_and_as_the_application() {
     let consul = Consul::start().await;
     let mut callee = Sidecar::named("fraud")
         .application(&at("application"))
-        .contract(patient_contract(), "POST", ROUTE)
+        .contract(tried_contract(), "POST", ROUTE)
         .set("outbound.listen", at("outbound"))
         .set("admin.public_listen", at("public"))
         .consul(&consul.address())

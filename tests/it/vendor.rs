@@ -19,6 +19,7 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -146,6 +147,29 @@ async fn a_vendors_api_is_called_with_the_key_from_the_file_and_hears_nothing_of
         !sidecar.log().contains("top-secret"),
         "the key is in the log"
     );
+}
+
+#[tokio::test]
+async fn a_vendors_api_is_tried_with_the_key_and_told_only_that_it_is_a_trial() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new("vendor root"));
+    let (vendor, consul) = tokio::join!(Vendor::start(&authority), Consul::start());
+    let setup = beside(&vendor, folder.path(), &authority.pem(), &consul);
+    let mut tried = patient_contract();
+    tried["id"] = "vendor-v1.0".into();
+    tried["probe"] = json!({"input": contract::fraud_input(), "calls": 2});
+    let _sidecar = setup.contract(tried, "POST", "/tried").start().await;
+    let seen = vendor.seen();
+    let trials: Vec<_> = seen
+        .iter()
+        .filter(|head| head.contains_key("hermes-sandbox"))
+        .collect();
+    assert_eq!(trials.len(), 2);
+    for head in trials {
+        assert_eq!(head["authorization"], KEY);
+        let told = head.keys().map(|name| name.as_str());
+        let told: Vec<_> = told.filter(|name| name.starts_with("hermes")).collect();
+        assert_eq!(told, ["hermes-sandbox"]);
+    }
 }
 
 #[tokio::test]

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::admission::publication;
 use crate::app;
 use crate::cli::running::Running;
-use crate::config::{Application, ContractSource, Examined, Settings};
+use crate::config::{Application, Examined, Settings};
 use crate::consul;
-use crate::contract::openapi::Wanted;
-use crate::contract::{self, Contract};
+use crate::contract::Contract;
 use crate::socket::{Address, BindError, Listener};
 use crate::telemetry::log::Chain;
 
 use super::findings::Findings;
+use super::here;
 
 pub(super) async fn ports(
     found: &mut Findings,
@@ -128,17 +128,11 @@ pub(super) async fn consul(found: &mut Findings, settings: &Settings) {
 
 /// The contracts that can be read; the others have findings of their own.
 fn contracts(application: &Application) -> Vec<Contract> {
-    let read = |source: &ContractSource| {
-        let wanted = Wanted {
-            agent: None,
-            method: source.method.as_str(),
-            path: &source.path,
-        };
-        let body = std::fs::read(source.file()?).ok()?;
-        let (contract, _) = contract::from_file(&body, &wanted).ok()?;
-        Some(contract)
-    };
-    application.contracts.iter().filter_map(read).collect()
+    application
+        .contracts
+        .iter()
+        .filter_map(here::contract)
+        .collect()
 }
 
 /// Asks the application as admission will.

@@ -4,10 +4,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::config::{self, Application, Examined, Settings};
+use crate::admission;
+use crate::config::{self, Application, ContractSource, Examined, Settings};
 use crate::contract::openapi::Wanted;
 use crate::contract::trust::Trust;
-use crate::contract::{self, Profile, lint};
+use crate::contract::{self, Compiled, Contract, Profile, lint};
 use crate::identity::tls::{self, Tls};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -180,6 +181,46 @@ pub(super) fn contracts(found: &mut Findings, application: &Application) {
     }
 }
 
+/// Reads the contract of a file; nothing if it has findings of its own.
+pub(super) fn contract(source: &ContractSource) -> Option<Contract> {
+    let wanted = Wanted {
+        agent: None,
+        method: source.method.as_str(),
+        path: &source.path,
+    };
+    let body = std::fs::read(source.file()?).ok()?;
+    let (contract, _) = contract::from_file(&body, &wanted).ok()?;
+    Some(contract)
+}
+
+/// Says what admission will send the application; that it sends nothing is a finding of `lint`.
+pub(super) fn trials(found: &mut Findings, application: &Application) {
+    for source in &application.contracts {
+        let compiled = contract(source).map(Compiled::new);
+        let Some(Ok(compiled)) = compiled else {
+            continue;
+        };
+        let contract = &compiled.contract;
+        let id = &contract.id;
+        match admission::plan_trial(&compiled, source.derive_probe) {
+            Ok(None) => {}
+            Ok(Some(probe)) => {
+                let (calls, at_once) = (probe.calls, probe.concurrency);
+                let (method, path) = (source.method.as_str(), &source.path);
+                let within = probe.timeout.unwrap_or(contract.constraints.timeout);
+                found.ok(
+                    "trial",
+                    format!(
+                        "{id}: {calls} calls to {method} {path}, {at_once} at once, each within \
+                         {within:?}"
+                    ),
+                );
+            }
+            Err(failure) => found.problem("trial", format!("{id}: {}", Chain(&failure))),
+        }
+    }
+}
+
 /// Judges our own contracts as those who call them will, as far as they share these settings.
 pub(super) async fn trust(found: &mut Findings, settings: &Settings) {
     let config = &settings.trust;
@@ -190,15 +231,8 @@ pub(super) async fn trust(found: &mut Findings, settings: &Settings) {
         return;
     };
     for source in &settings.application.contracts {
-        let wanted = Wanted {
-            agent: None,
-            method: source.method.as_str(),
-            path: &source.path,
-        };
-        let body = source.file().and_then(|file| std::fs::read(file).ok());
         // What cannot be read has findings of its own.
-        let read = body.and_then(|body| contract::from_file(&body, &wanted).ok());
-        if let Some((contract, _)) = read
+        if let Some(contract) = contract(source)
             && let Err(untrusted) = trust.judge(&contract).await
         {
             found.problem("trust", untrusted.to_string());

@@ -46,6 +46,7 @@ fn surroundings(found: &mut Findings, examined: &Examined) -> Result<(), Failure
     }
     here::folders(found, examined, is_sidecar, is_collector);
     here::contracts(found, &settings.application);
+    here::trials(found, &settings.application);
     client::block_on(async {
         let running = Running::ask(settings).await;
         around::ports(found, examined, &running, is_sidecar, is_collector).await;

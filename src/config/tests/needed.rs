@@ -25,6 +25,7 @@ fn a_service_needs_four_lines() {
             path: "/api/v1/risk".to_owned(),
             input: Validate::Strict,
             output: Validate::Strict,
+            derive_probe: false,
             allow: Allow::All,
         }]
     );

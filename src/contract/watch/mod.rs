@@ -10,14 +10,18 @@
 //! - elsewhere: the watch loop (`consul`), who of the offered gets a call (`route`)
 
 mod bodies;
+mod canary;
 mod family;
 pub mod known;
 mod members;
 mod minors;
+mod survey;
 mod usage;
 
 pub use bodies::{Published, Refusal};
+pub use canary::{Ratio, Ratios, Share};
 pub use family::Family;
+pub use survey::Survey;
 
 use super::trust::Trust;
 use super::{Cache, Compiled, ContractId, Range};
@@ -53,6 +57,8 @@ const MOST_AGENTS: usize = 1024;
 const FIRST_USE: Duration = Duration::from_secs(2);
 /// How many bodies are read anew for a call that asks for it.
 const MOST_REFRESHED: usize = 4;
+/// Why an instance is left out that Consul does not list as passing.
+const NOT_PASSING: &str = "it is not passing in Consul";
 /// The shortest and the longest wait before a body that was not there or cannot be used is asked
 /// for again.
 const BODY_RETRY: Duration = Duration::from_secs(1);
@@ -70,6 +76,7 @@ pub struct Directory {
     known: Mutex<HashMap<Arc<str>, Known>>,
     agents: Mutex<HashMap<Arc<str>, Arc<Agent>>>,
     families: Mutex<HashMap<Range, Arc<Family>>>,
+    ratios: Ratios,
     workers: TaskTracker,
     closing: CancellationToken,
 }
@@ -104,6 +111,15 @@ pub struct View {
     pub refused: Vec<Refusal>,
     /// Why an instance is there whose contract cannot be had at present.
     pub wanting: Option<String>,
+    /// The instances that are registered and not offered.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// An instance that is registered and cannot be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    pub instance: Arc<str>,
+    pub reason: String,
 }
 
 /// An instance that may be called, with the contract it serves.
@@ -169,6 +185,7 @@ impl Directory {
             known: Mutex::new(known),
             agents: Mutex::default(),
             families: Mutex::default(),
+            ratios: Ratios::default(),
             workers,
             closing: CancellationToken::new(),
         })
@@ -188,6 +205,7 @@ impl Directory {
             return Err(Refused::Full);
         }
         let agent = self.follow(id);
+        self.follow_ratios();
         agents.insert(agent.name.clone(), agent.clone());
         Ok(agent)
     }
@@ -403,14 +421,16 @@ struct Round {
     faults: Vec<Fault>,
     /// Bodies that went wrong, so that each is fetched and judged once however many instances
     /// name it, with what is used instead.
-    bad: Vec<(Named, Option<Arc<Compiled>>)>,
+    bad: Vec<(Named, Result<Arc<Compiled>, String>)>,
 }
 
 impl Round {
-    fn wants(&mut self, instance: &Instance, error: &bodies::Error) {
+    fn wants(&mut self, instance: &Instance, error: &bodies::Error) -> String {
         self.view.wanting = Some(error.to_string());
-        let fault = format!("{}: {}", instance.id, Chain(error));
+        let reason = Chain(error).to_string();
+        let fault = format!("{}: {reason}", instance.id);
         self.faults.push(Fault::Instance(fault));
+        reason
     }
 
     fn refuses(&mut self, refused: Refusal) {
@@ -506,16 +526,24 @@ impl Follower {
         let mut round = Round::default();
         round.view.stale = reading.stale;
         for instance in &reading.instances {
-            let offered = self.contract_of(instance, &mut round).await;
-            round.view.offers.extend(offered.map(|contract| Offer {
-                instance: instance.clone(),
-                contract,
-            }));
+            match self.contract_of(instance, &mut round).await {
+                Ok(contract) => round.view.offers.push(Offer {
+                    instance: instance.clone(),
+                    contract,
+                }),
+                Err(reason) => round.view.left_out.push(LeftOut {
+                    instance: instance.id.clone(),
+                    reason,
+                }),
+            }
         }
         let Round {
             mut view, faults, ..
         } = round;
         self.hold(&view);
+        let registered = self.seen.borrow().value.clone().unwrap_or_default();
+        view.left_out
+            .extend(not_passing(&registered, &reading.instances));
         view.standing = match (reading.instances.is_empty(), answered) {
             (false, _) => Standing::Present,
             (true, false) => Standing::Unasked,
@@ -524,32 +552,33 @@ impl Follower {
         (view, faults)
     }
 
-    /// Finds the contract that an instance may be called with; what is wrong is noted.
-    async fn contract_of(&self, instance: &Instance, round: &mut Round) -> Option<Arc<Compiled>> {
+    /// Finds the contract that an instance may be called with; what is wrong is noted and told.
+    async fn contract_of(
+        &self,
+        instance: &Instance,
+        round: &mut Round,
+    ) -> Result<Arc<Compiled>, String> {
         let id = &self.agent.id;
         let named = match bodies::named(id, instance) {
             Ok(named) => named,
-            Err(error) => {
-                round.wants(instance, &error);
-                return None;
-            }
+            Err(error) => return Err(round.wants(instance, &error)),
         };
         if let Some((_, instead)) = round.bad.iter().find(|(bad, _)| *bad == named) {
             return instead.clone();
         }
         let error = match bodies::compiled(&self.directory, id, &named).await {
-            Ok(contract) => return Some(contract),
+            Ok(contract) => return Ok(contract),
             Err(error) => error,
         };
         let Some(refused) = error.refusal(&named) else {
-            round.wants(instance, &error);
-            return None;
+            return Err(round.wants(instance, &error));
         };
         self.directory.metrics.cache_untrusted();
         let instead = match error.is_of_body() {
             true => self.held_for(&named.version),
             false => None,
         };
+        let instead = instead.ok_or_else(|| refused.reason.clone());
         round.refuses(refused);
         round.bad.push((named, instead.clone()));
         instead
@@ -612,4 +641,17 @@ impl Follower {
             self.settle.send_replace(true);
         }
     }
+}
+
+/// Says of registered instances that are not in use that they do not pass.
+fn not_passing<'r>(
+    registered: &'r [Instance],
+    used: &'r [Arc<Instance>],
+) -> impl Iterator<Item = LeftOut> + 'r {
+    let is_used = |instance: &Instance| used.iter().any(|used| used.id == instance.id);
+    let others = registered.iter().filter(move |i| !is_used(i));
+    others.map(|instance| LeftOut {
+        instance: instance.id.clone(),
+        reason: NOT_PASSING.to_owned(),
+    })
 }

@@ -1,14 +1,13 @@
 //! One contract call on its way to the application and back.
 
 use super::{Inbound, Served, Style, names_of};
-use crate::context::{AgentName, Fields, Ids, Member, Path, Trace, header};
+use crate::context::{self, AgentName, Fields, Ids, Member, Path, Trace, header};
 use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
 use crate::proxy::attempt::{Attempt, Following, Presence, deadline_at};
 use crate::proxy::body::Body;
 use crate::proxy::check::{self, Check, Mode};
-use crate::proxy::envelope;
 use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
@@ -277,7 +276,7 @@ impl Call {
                     Some(_) => None,
                     None => Some((&fields, trace.reported_id())),
                 };
-                let wrapper = envelope::wrap(&body, told);
+                let wrapper = context::wrap(&body, told);
                 let digest = Digest::of(&wrapper);
                 (wrapper, digest)
             }

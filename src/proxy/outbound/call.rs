@@ -1,10 +1,12 @@
 //! One call to another agent: checked, routed, bounded by one deadline, recorded.
 
 use super::Outbound;
-use super::inherit::Heritage;
-use crate::context::{AgentName, Fields, Ids, Member, Trace, header};
+use super::choice::Asking;
+use super::inherit::{Errand, Heritage};
+use super::whom::Target;
+use crate::context::{Fields, Ids, Member, Trace, header};
 use crate::contract::Compiled;
-use crate::contract::watch::{Agent, Offer};
+use crate::contract::watch::Offer;
 use crate::identity::Digest;
 use crate::proxy::attempt::{Attempt, Following, Presence, deadline_at};
 use crate::proxy::body::Body;
@@ -28,9 +30,8 @@ use tokio::time::Instant;
 /// A call that has been understood and not yet been made.
 pub struct Call {
     pub(super) outbound: Arc<Outbound>,
-    found: Arc<Agent>,
-    /// The contract asked for; its version is filled in once one is chosen.
-    pub(super) agent: AgentName,
+    pub(super) target: Target,
+    key: route::Key,
     pub(super) ids: Ids,
     /// Own, inherited and minted context.
     pub(super) fields: Fields,
@@ -57,23 +58,27 @@ struct Outcome {
 }
 
 impl Call {
-    /// Completes the context of a call to `found`.
+    /// Begins a call to `target`.
     pub fn new(
         outbound: Arc<Outbound>,
-        (found, agent): (Arc<Agent>, AgentName),
-        own: Fields,
+        target: Target,
+        errand: Errand,
         headers: &HeaderMap,
         began: Instant,
     ) -> Self {
-        let (mut fields, heritage) = outbound.inherit(own);
+        let Errand {
+            mut fields,
+            heritage,
+            key,
+        } = errand;
         fields.call_id = Some(Id::mint());
         fields.attempt = Some(1);
         Self {
             ids: Ids::settle(&mut fields),
             trace: Trace::of(headers, fields.trace_id.clone()),
             outbound,
-            found,
-            agent,
+            target,
+            key,
             fields,
             heritage,
             presence: Arc::default(),
@@ -102,7 +107,7 @@ impl Call {
         if self.fields.force_refresh == Some(true) {
             let until = self.within(Deadline::after(Instant::now(), Duration::MAX));
             let directory = &self.outbound.directory;
-            directory.refresh(&self.found, until.instant()).await;
+            directory.refresh(&self.target.found, until.instant()).await;
         }
         let digest = Digest::of(&input);
         let mut attempt = self.begin(Some(digest));
@@ -127,8 +132,8 @@ impl Call {
             state: State::Pending,
             states: Vec::new(),
             reporter: Reporter::Caller,
-            agent: self.agent.id.clone(),
-            agent_version: self.agent.version.clone().unwrap_or_default(),
+            agent: self.target.agent.id.clone(),
+            agent_version: self.target.agent.version.clone().unwrap_or_default(),
             instance: String::new(),
             deadline_at: Timestamp::now(),
             duration_ms: 0,
@@ -161,7 +166,7 @@ impl Call {
         digest: Digest,
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
-        let plan = self.plan(attempt, &head)?;
+        let plan = self.plan(attempt)?;
         self.check_body(&plan.offer.contract, Side::Input, &input)?;
         let timeout = plan.offer.contract.contract.constraints.timeout;
         if !plan.deadline.leaves_time(Instant::now(), timeout) {
@@ -173,23 +178,27 @@ impl Call {
         head::check_outgoing(request.headers(), &limits)?;
         attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
         attempt.advance(State::Dispatched);
-        self.found.meters().attempted(AttemptKind::First);
+        self.target.found.meters().attempted(AttemptKind::First);
         let started = Instant::now();
         let answered = self.ask(attempt, &plan, request).await;
-        self.found.meters().timeout_used(started.elapsed(), timeout);
+        self.target
+            .found
+            .meters()
+            .timeout_used(started.elapsed(), timeout);
         let answer = answered?;
         head::check_answer(&answer.headers, &limits)?;
         self.judge(attempt, &plan, answer)
     }
 
     /// Chooses the instance and bounds the call's time.
-    fn plan(&mut self, attempt: &mut Attempt, head: &Parts) -> Result<Plan, Trouble> {
+    fn plan(&mut self, attempt: &mut Attempt) -> Result<Plan, Trouble> {
         let started = Instant::now();
-        let view = self.found.view();
-        let key = self.key(head);
-        let chosen = self
-            .outbound
-            .choose(&self.found, &view, &self.agent, &self.fields, key);
+        let view = self.target.found.view();
+        let asking = Asking {
+            fields: &self.fields,
+            key: self.key,
+        };
+        let chosen = self.outbound.choose(&view, &self.target, &asking);
         drop(view);
         self.timing.route = started.elapsed();
         let offer = chosen?;
@@ -199,17 +208,8 @@ impl Call {
             report.agent_version.clone_from(&version);
             report.deadline_at = deadline_at(deadline);
         });
-        self.agent.version = Some(version);
+        self.target.agent.version = Some(version);
         Ok(Plan { offer, deadline })
-    }
-
-    /// A task id that the caller chose pins its calls; a minted one cannot, so there the
-    /// application's own idempotency key does.
-    fn key(&self, head: &Parts) -> u64 {
-        let task = self.ids.task_id.as_str();
-        let given = head.headers.get(header::IDEMPOTENCY_KEY);
-        let given = given.and_then(|key| key.to_str().ok());
-        route::key(given.filter(|_| self.heritage.minted).unwrap_or(task))
     }
 
     /// The attempt's deadline: the contract's timeout and the grace for a callee that answers at
@@ -236,7 +236,7 @@ impl Call {
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
-            meters: self.found.meters(),
+            meters: self.target.found.meters(),
             metrics: &self.outbound.recorder.metrics,
         };
         check.run(body, &mut self.timing)
@@ -335,8 +335,8 @@ impl Call {
     /// This call as a finished member of its parent's path.
     fn member(&self, input: Digest, output: Digest) -> Member {
         let step = self.ids.step_id.clone();
-        let version = self.agent.version.as_deref().unwrap_or_default();
-        let agent = format!("{}@{version}", self.agent.id);
+        let version = self.target.agent.version.as_deref().unwrap_or_default();
+        let agent = format!("{}@{version}", self.target.agent.id);
         let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
         member.output = Some(*output.as_bytes());
         member
@@ -348,7 +348,7 @@ impl Call {
             step_id: self.fields.step_id.clone(),
             call_id: self.fields.call_id.clone(),
             attempt: self.fields.attempt,
-            agent: Some(self.agent.clone()),
+            agent: Some(self.target.agent.clone()),
             trace_id: self.fields.trace_id.clone(),
             ..Fields::default()
         }
@@ -356,7 +356,7 @@ impl Call {
 
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
-        self.found.meters().ended(end, status, took);
+        self.target.found.meters().ended(end, status, took);
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }

@@ -1,15 +1,23 @@
 //! Which instance gets a call, or why none does.
 
-use super::{Outbound, whom};
+use super::Outbound;
+use super::whom::{self, Target};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Offer, Standing, View};
 use crate::proxy::respond::Trouble;
-use crate::route::{self, Candidate, Misfit, Query};
+use crate::route::{self, Candidate, Cohort, Key, Misfit, Query};
 use crate::task::Problem;
-use crate::telemetry::metrics::{Cohort, Phase};
+use crate::telemetry::metrics::{self, Phase};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// What decides whom a call goes to, whichever agent it names.
+#[derive(Clone, Copy)]
+pub struct Asking<'a> {
+    pub fields: &'a Fields,
+    pub key: Key,
+}
 
 impl Outbound {
     /// Finds the contract and waits, if this is its first use, until something is known of it.
@@ -38,73 +46,86 @@ impl Outbound {
         } else {
             metrics.cache_hit();
         }
+        self.directory.ratios().settled(until).await;
     }
 
-    /// Says why nobody who serves a contract fits, if nobody does.
-    pub(super) fn unfit(
-        &self,
-        view: &View,
-        agent: &AgentName,
-        fields: &Fields,
-    ) -> Result<Option<Trouble>, Trouble> {
-        let query = self.permitted(fields)?;
-        let fits = |offer: &Offer| misfit(&query, offer, agent).is_none();
-        let anybody = view.offers.iter().any(fits);
-        Ok((!anybody).then(|| nobody(view, agent, &query)))
-    }
-
-    /// Chooses among the instances that fit; `key` pins equal calls to one of them.
+    /// Chooses among the instances that fit; the key pins equal calls to one of them.
     pub(super) fn choose(
         &self,
-        found: &Agent,
         view: &View,
-        agent: &AgentName,
-        fields: &Fields,
-        key: u64,
+        target: &Target,
+        asking: &Asking<'_>,
     ) -> Result<Offer, Trouble> {
         let started = Instant::now();
-        let chosen = self.pick(found, view, agent, fields, key);
+        let query = self.query(&view.offers, target, asking.fields)?;
+        let fitting = fitting(&view.offers, &target.agent, &query);
+        target.found.meters().candidates(fitting.len());
+        let best = route::best(asking.key, fitting.iter().map(|offer| weighed(offer)));
+        let chosen = best.map(|at| fitting[at].clone());
         let metrics = &self.recorder.metrics;
         metrics.phase(Phase::Route, started.elapsed());
-        if chosen.is_ok() {
-            metrics.selected(Cohort::Stable);
-        }
-        chosen
+        let Some(offer) = chosen else {
+            return Err(nobody(view, &target.agent, &query));
+        };
+        metrics.selected(match candidate(&offer).cohort() {
+            Cohort::Stable => metrics::Cohort::Stable,
+            Cohort::Canary => metrics::Cohort::Canary,
+        });
+        Ok(offer)
     }
 
-    fn pick(
-        &self,
-        found: &Agent,
-        view: &View,
-        agent: &AgentName,
-        fields: &Fields,
-        key: u64,
-    ) -> Result<Offer, Trouble> {
-        let query = self.permitted(fields)?;
-        let fits = |offer: &&Offer| misfit(&query, offer, agent).is_none();
-        let fitting = || view.offers.iter().filter(fits);
-        found.meters().candidates(fitting().count());
-        let ranked = fitting().map(|offer| (&*offer.instance.id, offer.instance.weight));
-        match route::best(key, ranked).and_then(|at| fitting().nth(at)) {
-            Some(offer) => Ok(offer.clone()),
-            None => Err(nobody(view, agent, &query)),
+    /// Puts what a call asks for of these offers; another team's instances are not for the
+    /// asking. A call that was picked for canaries goes to the others where none of them fits.
+    pub(super) fn query<'a>(
+        &'a self,
+        offers: &[Offer],
+        target: &Target,
+        fields: &'a Fields,
+    ) -> Result<Query<'a>, Trouble> {
+        let mut query = self.permitted(fields)?;
+        let for_canaries = Query {
+            cohort: Cohort::Canary,
+            ..query
+        };
+        let fits = |offer| misfit(&for_canaries, offer, &target.agent).is_none();
+        if target.cohort == Cohort::Canary && offers.iter().any(fits) {
+            query = for_canaries;
         }
+        Ok(query)
     }
 
-    /// Puts what a call asks for; another team's instances are not for the asking.
-    fn permitted<'a>(&'a self, fields: &'a Fields) -> Result<Query<'a>, Trouble> {
+    /// Puts what a call asks for that was picked for nothing.
+    pub(super) fn permitted<'a>(&'a self, fields: &'a Fields) -> Result<Query<'a>, Trouble> {
         let query = Query {
             region: fields.region.as_deref().unwrap_or(&self.config.region),
             utc_offset: fields.utc_offset.as_deref().unwrap_or_default(),
             required_tags: fields.required_tags.as_deref().unwrap_or_default(),
             team: &self.config.team,
             deadline: fields.deadline,
+            cohort: Cohort::Stable,
         };
         query
             .check_team()
             .map_err(|foreign| Trouble::new(Problem::Forbidden, foreign.to_string()))?;
         Ok(query)
     }
+}
+
+/// Returns the offers that fit, in their order.
+pub fn fitting<'o>(offers: &'o [Offer], agent: &AgentName, query: &Query<'_>) -> Vec<&'o Offer> {
+    let fits = |offer: &&Offer| misfit(query, offer, agent).is_none();
+    offers.iter().filter(fits).collect()
+}
+
+/// Returns what an offer is ranked by.
+pub fn weighed(offer: &Offer) -> (&str, u32) {
+    (&offer.instance.id, offer.instance.weight)
+}
+
+/// Says why nobody who serves a contract fits, if nobody does.
+pub fn unfit(view: &View, agent: &AgentName, query: &Query<'_>) -> Option<Trouble> {
+    let fits = |offer| misfit(query, offer, agent).is_none();
+    (!view.offers.iter().any(fits)).then(|| nobody(view, agent, query))
 }
 
 /// Says whether method and path are the contract's own route, as its instances name it.
@@ -115,28 +136,36 @@ pub fn is_contract_route(found: &Agent, method: &http::Method, path: &str) -> bo
 }
 
 /// Why an offer may not serve the call: another version, or a misfit.
-fn misfit(query: &Query<'_>, offer: &Offer, agent: &AgentName) -> Option<Reason> {
-    let contract = &offer.contract.contract;
+pub fn misfit(query: &Query<'_>, offer: &Offer, agent: &AgentName) -> Option<Reason> {
     let asked = agent.version.as_deref();
-    if asked.is_some_and(|asked| contract.version.to_string() != asked) {
+    if asked.is_some_and(|asked| offer.contract.contract.version.to_string() != asked) {
         return Some(Reason::Version);
     }
-    let candidate = Candidate {
-        tags: &offer.instance.tags,
-        regions: &contract.constraints.region_support,
-        utc_offsets: &contract.constraints.utc_offsets,
-        timeout: contract.constraints.timeout,
-    };
-    query.misfit(&candidate).map(Reason::Misfit)
+    query.misfit(&candidate(offer)).map(Reason::Misfit)
 }
 
-enum Reason {
+/// What an offer is held against a call by.
+pub fn candidate(offer: &Offer) -> Candidate<'_> {
+    let constraints = &offer.contract.contract.constraints;
+    Candidate {
+        tags: &offer.instance.tags,
+        regions: &constraints.region_support,
+        utc_offsets: &constraints.utc_offsets,
+        timeout: constraints.timeout,
+    }
+}
+
+/// Why an offer may not serve a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("another version is served")]
     Version,
+    #[error("{0}")]
     Misfit(Misfit),
 }
 
 /// Says why nobody is left to take the call.
-fn nobody(view: &View, agent: &AgentName, query: &Query<'_>) -> Trouble {
+pub fn nobody(view: &View, agent: &AgentName, query: &Query<'_>) -> Trouble {
     let id = &agent.id;
     let (problem, detail) = match (view.offers.as_slice(), &view.untrusted, view.standing) {
         ([], Some(reason), _) => (Problem::UntrustedContract, reason.clone()),
@@ -161,11 +190,10 @@ fn nobody(view: &View, agent: &AgentName, query: &Query<'_>) -> Trouble {
 fn reasons(offers: &[Offer], agent: &AgentName, query: &Query<'_>) -> String {
     let mut counted: Vec<(String, usize)> = Vec::new();
     for offer in offers {
-        let text = match misfit(query, offer, agent) {
-            Some(Reason::Version) => "another version is served".to_owned(),
-            Some(Reason::Misfit(misfit)) => misfit.to_string(),
-            None => continue,
+        let Some(reason) = misfit(query, offer, agent) else {
+            continue;
         };
+        let text = reason.to_string();
         match counted.iter_mut().find(|(known, _)| *known == text) {
             Some((_, count)) => *count += 1,
             None => counted.push((text, 1)),

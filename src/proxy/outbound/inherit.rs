@@ -1,10 +1,22 @@
-//! What a call takes over from the task it is made for.
+//! What a call takes over from the task it is made for, and what pins it from then on.
 
 use super::Outbound;
 use crate::context::Fields;
 use crate::proxy::active::{Parent, Step};
+use crate::proxy::headers;
+use crate::route;
 use crate::task::{Deadline, Id};
+use http::HeaderMap;
 use std::sync::Arc;
+
+/// A request for an agent with its context complete, before its agent is found.
+pub struct Errand {
+    /// Own, inherited and minted context.
+    pub fields: Fields,
+    pub heritage: Heritage,
+    /// Drawn once, so that all attempts of a call rank alike and stay in one cohort.
+    pub key: route::Key,
+}
 
 /// Where a call comes from.
 pub struct Heritage {
@@ -14,6 +26,24 @@ pub struct Heritage {
     pub deadline: Option<Deadline>,
     /// The task id was minted here: nobody else can know it.
     pub minted: bool,
+    /// So was the step id.
+    pub minted_step: bool,
+}
+
+impl Errand {
+    /// Returns the ids that a refusal repeats: those that the application knows already.
+    pub fn names(&self) -> Fields {
+        let (fields, heritage) = (&self.fields, &self.heritage);
+        Fields {
+            task_id: fields.task_id.clone().filter(|_| !heritage.minted),
+            step_id: fields.step_id.clone().filter(|_| !heritage.minted_step),
+            agent: fields.agent.clone(),
+            trace_id: fields.trace_id.clone(),
+            region: fields.region.clone(),
+            utc_offset: fields.utc_offset.clone(),
+            ..Fields::default()
+        }
+    }
 }
 
 impl Outbound {
@@ -26,8 +56,24 @@ impl Outbound {
         own
     }
 
+    /// Completes the context of a call and draws what pins it.
+    ///
+    /// A task id that the caller chose pins its calls; a minted one cannot, so there the
+    /// application's own idempotency key does.
+    pub(super) fn errand(&self, own: Fields, received: &HeaderMap) -> Errand {
+        let (fields, heritage) = self.inherit(own);
+        let given = headers::own_idempotency_key(received).filter(|_| heritage.minted);
+        let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
+        let key = route::Key::of(given.unwrap_or(task));
+        Errand {
+            fields,
+            heritage,
+            key,
+        }
+    }
+
     /// Completes the fields of a call: its own, else its task's, else minted or our own.
-    pub(super) fn inherit(&self, mut own: Fields) -> (Fields, Heritage) {
+    fn inherit(&self, mut own: Fields) -> (Fields, Heritage) {
         let found = self.active.parent_of(&own);
         let (step, parent) = match found {
             Parent::Step(step) => (Some(step.clone()), Some(step)),
@@ -51,7 +97,7 @@ impl Outbound {
         own.attempt = None;
         own.application = None;
         own.path = parent.as_ref().map(|step| step.path_of_call());
-        let minted = own.task_id.is_none();
+        let (minted, minted_step) = (own.task_id.is_none(), own.step_id.is_none());
         own.task_id.get_or_insert_with(Id::mint);
         own.step_id.get_or_insert_with(Id::mint);
         own.requester
@@ -60,6 +106,7 @@ impl Outbound {
             deadline: step.map(|step| step.deadline),
             parent,
             minted,
+            minted_step,
         };
         (own, heritage)
     }

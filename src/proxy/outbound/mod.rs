@@ -2,6 +2,8 @@
 
 mod call;
 mod choice;
+mod discover;
+mod explain;
 mod foreign;
 mod inherit;
 mod passthrough;
@@ -10,6 +12,8 @@ mod request;
 mod route;
 mod secure;
 mod whom;
+
+pub use explain::{Excluded, Explanation, Question, Unexplained};
 
 use super::active::{Active, Parent};
 use super::attempt::Recorder;
@@ -26,20 +30,24 @@ use super::tunnel::Tunnels;
 use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
 use crate::context::{AgentName, Fields};
-use crate::contract::watch::{Agent, Directory};
+use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
+use choice::Asking;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
+use inherit::Errand;
 use route::{Route, Whom};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use whom::Target;
 
 /// What the listener is given.
 #[derive(Debug)]
@@ -68,6 +76,8 @@ pub struct Outbound {
     refusals: Refusals,
     keeper: Keeper,
     tunnels: Tunnels,
+    /// Places for questions who could serve.
+    questions: Semaphore,
 }
 
 impl Outbound {
@@ -97,6 +107,7 @@ impl Outbound {
             active,
             keeper,
             tunnels,
+            questions: Semaphore::new(discover::MOST_QUESTIONS),
         }
     }
 
@@ -157,6 +168,11 @@ impl Outbound {
                 Err(trouble) => self.refusals.refuse(&trouble, &fields),
             },
             Ok(Route::Report) => self.report_status(head, body, &fields).await,
+            Ok(Route::Discover) => {
+                let response = self.discover(head, body, &fields).await;
+                self.count(response.status().as_u16(), began);
+                response
+            }
             Ok(Route::Agent { whom, target }) => {
                 head.uri = target;
                 self.native(whom, head, body, fields, began).await
@@ -204,11 +220,25 @@ impl Outbound {
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        let found = self.whom(whom, &fields, patience(&fields, began)).await;
-        match found {
-            Ok(found) => self.lasting(found, head, source, fields, began).await,
-            Err(trouble) => self.unanswered(&trouble, &fields, began),
+        let errand = self.errand(fields, &head.headers);
+        match self.lead_to(whom, &errand, began).await {
+            Ok(target) => self.lasting(target, head, source, errand, began).await,
+            Err(trouble) => self.unanswered(&trouble, &errand.names(), began),
         }
+    }
+
+    async fn lead_to(
+        &self,
+        whom: Whom,
+        errand: &Errand,
+        began: Instant,
+    ) -> Result<Target, Trouble> {
+        let asking = Asking {
+            fields: &errand.fields,
+            key: errand.key,
+        };
+        let until = patience(&errand.fields, began);
+        self.whom(whom, &asking, until).await
     }
 
     /// Serves a path of an agent: a contract's own route is a checked call, the rest passes.
@@ -220,26 +250,22 @@ impl Outbound {
         fields: Fields,
         began: Instant,
     ) -> Response<Body> {
-        let found = self.whom(whom, &fields, patience(&fields, began)).await;
-        let (found, agent) = match found {
-            Ok(found) => found,
-            Err(trouble) => return self.unanswered(&trouble, &fields, began),
+        let errand = self.errand(fields, &head.headers);
+        let target = match self.lead_to(whom, &errand, began).await {
+            Ok(target) => target,
+            Err(trouble) => return self.unanswered(&trouble, &errand.names(), began),
         };
-        if !choice::is_contract_route(&found, &head.method, head.uri.path()) {
-            let passed = self.pass_through(&found, &agent, head, body, fields);
-            let response = passed.await;
+        if !choice::is_contract_route(&target.found, &head.method, head.uri.path()) {
+            let response = self.pass_through(&target, &errand, head, body).await;
             self.count(response.status().as_u16(), began);
             return response;
         }
         if let Err(trouble) = self.config.limits.check(&head) {
-            return self
-                .refusals
-                .turn_away(&trouble, &fields, &head, body)
-                .await;
+            let names = errand.names();
+            return self.refusals.turn_away(&trouble, &names, &head, body).await;
         }
         let source = Source::Body(body);
-        self.lasting((found, agent), head, source, fields, began)
-            .await
+        self.lasting(target, head, source, errand, began).await
     }
 
     /// Reads a wrapper and finds out whom it is for.
@@ -270,14 +296,14 @@ impl Outbound {
 
     fn lasting(
         self: Arc<Self>,
-        whom: (Arc<Agent>, AgentName),
+        target: Target,
         head: Parts,
         source: Source,
-        fields: Fields,
+        errand: Errand,
         began: Instant,
     ) -> Lasting {
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, whom, fields, &head.headers, began);
+        let call = call::Call::new(self, target, errand, &head.headers, began);
         let presence = call.presence();
         Lasting::new(keeper, presence, call.run(head, source))
     }

@@ -1,13 +1,14 @@
 //! Paths of another agent that are no contract's route: routed alike, passed on unchecked.
 
 use super::Outbound;
-use crate::context::{AgentName, Fields, Trace};
-use crate::contract::watch::Agent;
+use super::choice::Asking;
+use super::inherit::Errand;
+use super::whom::Target;
+use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
 use crate::proxy::passing::{Passing, Way};
 use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
-use crate::route;
 use crate::socket::Speaks;
 use http::header::HOST;
 use http::request::Parts;
@@ -16,30 +17,31 @@ use http::{HeaderValue, Response};
 impl Outbound {
     pub(super) async fn pass_through(
         &self,
-        found: &Agent,
-        agent: &AgentName,
+        target: &Target,
+        errand: &Errand,
         head: Parts,
         body: Received,
-        own: Fields,
     ) -> Response<Body> {
-        let (fields, _) = self.inherit(own);
-        match self.passed(found, agent, head, body, &fields).await {
+        match self.passed(target, errand, head, body).await {
             Ok(response) => response,
-            Err(trouble) => self.refusals.refuse(&trouble, &fields),
+            Err(trouble) => self.refusals.refuse(&trouble, &errand.fields),
         }
     }
 
     async fn passed(
         &self,
-        found: &Agent,
-        agent: &AgentName,
+        target: &Target,
+        errand: &Errand,
         head: Parts,
         body: Received,
-        fields: &Fields,
     ) -> Result<Response<Body>, Trouble> {
-        let view = found.view();
-        let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
-        let offer = self.choose(found, &view, agent, fields, route::key(task))?;
+        let fields = &errand.fields;
+        let asking = Asking {
+            fields,
+            key: errand.key,
+        };
+        let view = target.found.view();
+        let offer = self.choose(&view, target, &asking)?;
         drop(view);
         let (way, trace) = (
             self.way(),
@@ -47,7 +49,7 @@ impl Outbound {
         );
         let mut passing = Passing::new(head, body, &trace, &way);
         let told = Fields {
-            agent: Some(agent.clone()),
+            agent: Some(target.agent.clone()),
             application: Some(self.config.application.clone()),
             ..fields.clone()
         };

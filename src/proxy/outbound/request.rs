@@ -29,7 +29,7 @@ impl Call {
         headers::strip_length(&mut out);
         out.remove(EXPECT);
         let mut fields = self.fields.clone();
-        fields.agent = Some(self.agent.clone());
+        fields.agent = Some(self.target.agent.clone());
         fields.application = Some(self.outbound.config.application.clone());
         fields.trace_id = self.trace.correlation().cloned();
         fields.deadline = Some(told(plan.deadline.left(Instant::now())));

@@ -22,6 +22,8 @@ pub enum Route {
     Invoke,
     /// What the application tells of its own work.
     Report,
+    /// The question which agents there are.
+    Discover,
     /// An agent, and the target there.
     Agent { whom: Whom, target: Uri },
     /// A listed host and its port.
@@ -66,6 +68,7 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
     let posted = match path {
         "/hermes/invoke" => Some(Route::Invoke),
         "/report-status" => Some(Route::Report),
+        "/hermes/discover" => Some(Route::Discover),
         _ => None,
     };
     if let Some(route) = posted {
@@ -78,9 +81,9 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
         };
     }
     let Some(rest) = path.strip_prefix("/agents/") else {
-        let detail = "here are POST /hermes/invoke, POST /report-status, /agents/{agent}/{path}, \
-                      and as a proxy http://{agent}.hermes/{path}; other listeners of this \
-                      machine are reached if outbound.allow_hosts lists them";
+        let detail = "here are POST /hermes/invoke, POST /hermes/discover, POST /report-status, \
+                      /agents/{agent}/{path}, and as a proxy http://{agent}.hermes/{path}; other \
+                      listeners of this machine are reached if outbound.allow_hosts lists them";
         return Err(Trouble::new(Problem::NotFound, detail));
     };
     let (name, path) = match rest.find('/') {
@@ -178,6 +181,7 @@ mod tests {
         match route(&head, &local) {
             Ok(Route::Invoke) => "invoke".to_owned(),
             Ok(Route::Report) => "report".to_owned(),
+            Ok(Route::Discover) => "discover".to_owned(),
             Ok(Route::Foreign { host, port }) => format!("to {host}:{port}"),
             Ok(Route::Agent { whom, target }) => match whom {
                 Whom::Contract(agent) => match agent.version {
@@ -197,6 +201,14 @@ mod tests {
             ("GET", "localhost", "/hermes/invoke", "method-not-allowed"),
             ("POST", "localhost", "/report-status", "report"),
             ("GET", "localhost", "/report-status", "method-not-allowed"),
+            ("POST", "localhost", "/hermes/discover", "discover"),
+            ("GET", "localhost", "/hermes/discover", "method-not-allowed"),
+            (
+                "POST",
+                "a-v1.0.hermes",
+                "/hermes/discover",
+                "a-v1.0 /hermes/discover",
+            ),
             (
                 "POST",
                 "a-v1.0.hermes",

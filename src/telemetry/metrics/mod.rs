@@ -24,6 +24,6 @@ pub use contract::{AttemptKind, Contract, Direction, Side, UNKNOWN, Validation};
 pub use proxy::Phase;
 pub use sidecar::Sidecar;
 pub use spool::SpoolLoss;
-pub use standing::{Admission, AdmissionStep, Ready};
+pub use standing::{Admission, AdmissionStep, Ready, StepEnd};
 pub use tasks::Cohort;
 pub use tls::TlsSeries;

@@ -57,7 +57,30 @@ pub enum AdmissionStep {
 }
 
 impl AdmissionStep {
-    const ALL: [&'static str; 3] = ["signature", "health", "trial"];
+    /// All steps in their order.
+    pub const ALL: [AdmissionStep; 3] = [
+        AdmissionStep::Signature,
+        AdmissionStep::Health,
+        AdmissionStep::Trial,
+    ];
+
+    /// Returns the label value.
+    pub fn as_str(self) -> &'static str {
+        ["signature", "health", "trial"][self as usize]
+    }
+}
+
+/// What came of a step of admission that was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepEnd {
+    Ok,
+    Failed,
+    /// There was nothing to judge: no signature, no probe.
+    Skipped,
+}
+
+impl StepEnd {
+    const ALL: [&'static str; 3] = ["ok", "failed", "skipped"];
 }
 
 /// The families of readiness, admission and contracts in use.
@@ -68,7 +91,7 @@ pub(super) struct StandingSeries {
     cache: [IntCounter; 4],
     contract_updated: GaugeVec,
     contract_timeout: GaugeVec,
-    admission_steps: [[IntCounter; 2]; 3],
+    admission_steps: [[IntCounter; 3]; 3],
     admission_state: [IntGauge; 5],
 }
 
@@ -86,10 +109,14 @@ impl StandingSeries {
         );
         let steps = to.counters(
             "admission_steps_total",
-            "Steps of admission tried.",
+            "Steps of admission tried; skipped where a contract has nothing to judge.",
             &["step", "result"],
         );
-        let admission = to.gauges("admission_state", "1 for the present state.", &["state"]);
+        let admission = to.gauges(
+            "admission_state",
+            "Contracts of this sidecar in each state of admission.",
+            &["state"],
+        );
         Self {
             info: to.gauges(
                 "sidecar_info",
@@ -110,7 +137,7 @@ impl StandingSeries {
                 &["contract"],
             ),
             admission_steps: AdmissionStep::ALL.map(|step| {
-                ["ok", "failed"].map(|result| steps.with_label_values(&[step, result]))
+                StepEnd::ALL.map(|result| steps.with_label_values(&[step.as_str(), result]))
             }),
             admission_state: Admission::ALL.map(|state| admission.with_label_values(&[state])),
         }
@@ -176,13 +203,15 @@ impl Sidecar {
         self.standing.cache[3].inc();
     }
 
-    pub fn admission_step(&self, step: AdmissionStep, passed: bool) {
-        self.standing.admission_steps[step as usize][usize::from(!passed)].inc();
+    pub fn admission_step(&self, step: AdmissionStep, end: StepEnd) {
+        self.standing.admission_steps[step as usize][end as usize].inc();
     }
 
-    pub fn admission(&self, state: Admission) {
+    /// Shows in which states our contracts are, one entry per contract.
+    pub fn admission_states(&self, states: &[Admission]) {
         for (index, gauge) in self.standing.admission_state.iter().enumerate() {
-            gauge.set(i64::from(index == state as usize));
+            let there = states.iter().filter(|state| **state as usize == index);
+            gauge.set(there.count() as i64);
         }
     }
 }

@@ -104,7 +104,10 @@ pub const SIDECAR: &[Family] = &[
     family(
         "hermes_admission_steps_total",
         Counter,
-        &[("step", &["health"]), ("result", &["ok", "failed"])],
+        &[
+            ("step", &["signature", "health", "trial"]),
+            ("result", &["ok", "failed", "skipped"]),
+        ],
     ),
     family("hermes_admission_state", Gauge, &[("state", &["admitted"])]),
     family("hermes_tasks_active", Gauge, &[OPEN]),

@@ -72,9 +72,19 @@ impl Agent {
         made["SecretID"].as_str().unwrap().to_owned()
     }
 
+    /// Writes a key as somebody who may.
+    pub async fn write(&self, key: &str, value: &'static str) {
+        let client = self.client(&self.management_token());
+        assert!(client.kv_put(key, value, None).await.unwrap());
+    }
+
+    fn management_token(&self) -> String {
+        let file = self.directory.path().join("management.token");
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
     async fn manage(&self, what: &str, body: Value) -> Value {
-        let token =
-            std::fs::read_to_string(self.directory.path().join("management.token")).unwrap();
+        let token = self.management_token();
         let url = format!("{}/v1/acl/{what}", self.address);
         let request = http()
             .put(url)

@@ -96,6 +96,8 @@ struct State {
     /// Requests that were not answered because the other side went away.
     abandoned: AtomicUsize,
     connections: AtomicUsize,
+    /// By path: the requests under way, and the most there ever were.
+    at_once: Mutex<HashMap<String, (usize, usize)>>,
 }
 
 /// The running application; unknown paths get 404. Ends with its value.
@@ -154,6 +156,12 @@ impl Application {
         self.state.abandoned.load(Ordering::SeqCst)
     }
 
+    /// Returns the most requests on `path` that were ever under way at once.
+    pub fn at_once(&self, path: &str) -> usize {
+        let at_once = self.state.at_once.lock().unwrap();
+        at_once.get(path).map_or(0, |(_, most)| *most)
+    }
+
     /// Counts the requests received on `path` so far.
     pub fn calls(&self, path: &str) -> usize {
         self.received(path).len()
@@ -210,24 +218,40 @@ async fn respond(
         .unwrap()
         .get(path_of(&received.target))
         .cloned();
-    let mut waiting = Waiting {
-        state,
-        is_over: false,
-    };
+    let mut waiting = Waiting::on(path_of(&received.target), state);
     let answer = script.map(|script| script(&received));
     let answered = carry_out(answer).await;
     waiting.is_over = true;
     answered
 }
 
-/// Notices when the future of an answer is dropped before its end.
+/// Counts a request while its answer is made, and notices when that is dropped before its end.
 struct Waiting<'a> {
+    path: String,
     state: &'a State,
     is_over: bool,
 }
 
+impl<'a> Waiting<'a> {
+    fn on(path: &str, state: &'a State) -> Self {
+        let mut at_once = state.at_once.lock().unwrap();
+        let (now, most) = at_once.entry(path.to_owned()).or_default();
+        *now += 1;
+        *most = (*most).max(*now);
+        Self {
+            path: path.to_owned(),
+            state,
+            is_over: false,
+        }
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        let mut at_once = self.state.at_once.lock().unwrap();
+        if let Some((now, _)) = at_once.get_mut(&self.path) {
+            *now -= 1;
+        }
         if !self.is_over {
             self.state.abandoned.fetch_add(1, Ordering::SeqCst);
         }

@@ -1,0 +1,33 @@
+//! The admin listener's question of a choice, put to the listener that makes it.
+
+use crate::admin::{Explain, Question, Refusal};
+use crate::proxy::outbound::{self, Outbound};
+use std::sync::Arc;
+
+/// Hands questions to `outbound`.
+pub fn explain(outbound: Arc<Outbound>) -> Explain {
+    Box::new(move |question| {
+        let outbound = outbound.clone();
+        Box::pin(async move {
+            let explained = outbound.explain(put(question)).await;
+            let explanation = explained.map_err(|unexplained| Refusal {
+                status: unexplained.problem.status(),
+                kind: unexplained.problem.as_str(),
+                detail: unexplained.detail,
+            })?;
+            // Texts and numbers alone: writing them cannot fail.
+            Ok(serde_json::to_value(explanation).unwrap_or_default())
+        })
+    })
+}
+
+fn put(question: Question) -> outbound::Question {
+    outbound::Question {
+        agent: question.agent,
+        task_id: question.task_id,
+        required_tags: question.tags,
+        region: question.region,
+        utc_offset: question.utc_offset,
+        deadline_ms: question.deadline_ms,
+    }
+}
