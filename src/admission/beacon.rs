@@ -2,7 +2,7 @@
 
 use super::standing;
 use crate::backoff::Backoff;
-use crate::consul::{Check, CheckKind, CheckStatus, Client, Registration};
+use crate::consul::{Check, CheckKind, CheckStatus, Client, ErrorKind, Registration};
 use crate::lifecycle::{Observer, Phase};
 use crate::telemetry::log::Chain;
 use std::collections::BTreeMap;
@@ -83,13 +83,9 @@ async fn keep(
     };
     client.register(&registration).await?;
     tracing::info!(id, "registered in Consul");
-    // Only makes watches cheaper: without the right to write them the service lives all the same.
-    for key in &beacon.keep {
-        if let Err(error) = client.kv_put(key, "", Some(0)).await {
-            tracing::warn!(id, key, error = %Chain(&error), "a key that keeps a prefix is missing");
-        }
-    }
+    let mut owed = beacon.keep.clone();
     loop {
+        write_keys(client, id, &mut owed).await;
         match client
             .update_check(&check, CheckStatus::Passing, "alive")
             .await
@@ -98,5 +94,25 @@ async fn keep(
             outcome => outcome?,
         }
         tokio::time::sleep(standing::BEAT).await;
+    }
+}
+
+/// Writes the keys that are not there yet. They only make watches cheaper: without the right to
+/// write them the service lives all the same, and they are not tried again.
+async fn write_keys(client: &Client, id: &str, owed: &mut Vec<String>) {
+    while let Some(key) = owed.last() {
+        match client.kv_put(key, "", Some(0)).await {
+            Ok(_written_or_there) => {}
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                tracing::warn!(
+                    id, key, error = %Chain(&error),
+                    "the token may not write a key that keeps a watched prefix from being empty; \
+                     consul/policy-collector.hcl has the rule"
+                );
+            }
+            // The next beat tries again.
+            Err(_) => return,
+        }
+        owed.pop();
     }
 }

@@ -7,6 +7,7 @@ use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
+use crate::consul::{Client, Observe, Operation, Outcome};
 use crate::identity::tls::{COLLECTOR, Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
@@ -40,17 +41,25 @@ impl Collector {
         let tls = tls::open(settings.tls.as_ref(), metrics.tls())?;
         let listener = bind("collector.listen", &own.listen).await?;
         let address = sockets::address(&listener)?;
+        let (lifecycle, phase) = Lifecycle::new();
+        let mut workers = Workers::default();
         let config = collector::Config {
             path: own.store.clone(),
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
             retention: own.retention,
         };
-        let (collector, opened) = collector::Collector::open(config, metrics)
+        let (collector, opened) = collector::Collector::open(config, metrics.clone())
             .map_err(|source| compose::failed("collector.store", &own.store, source))?;
         compose::alarm(&own.store, &opened);
         let collector = Arc::new(collector);
-        let (lifecycle, phase) = Lifecycle::new();
-        let mut workers = Workers::default();
+        let client = match own.consul {
+            true => Some(consul(&settings, &metrics)?),
+            false => None,
+        };
+        if let Some(client) = client.clone() {
+            let trust = compose::trust(&settings, Some(collector.store().clone())).await?;
+            follow(collector.follow(client, trust), phase.clone(), &mut workers);
+        }
         let clients = match own.token_file {
             Some(_) => Clients::Optional,
             None => Clients::Required,
@@ -60,13 +69,11 @@ impl Collector {
         workers.start("collector listener", async move {
             serving.serve(listener, secured, stop).await;
         });
-        let left = match own.consul {
-            true => {
-                let proto = proto(tls.as_ref());
-                register(&settings, &address, proto, phase.clone(), &mut workers)?
-            }
-            false => None,
-        };
+        let left = client.and_then(|client| {
+            let instance = |port| settings.application.instance(Some(port));
+            let beacon = beacon(&client, &address, proto(tls.as_ref()), instance)?;
+            Some(register(client, beacon, phase.clone(), &mut workers))
+        });
         if let Some(tls) = tls {
             watch(tls, phase, &mut workers);
         }
@@ -144,32 +151,67 @@ fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
     });
 }
 
-/// Keeps the collector in Consul, where sidecars may look it up; what it returns tells when it
-/// has left.
-fn register(
-    settings: &Settings,
+/// Makes the one client for the settings' Consul; its requests are counted.
+fn consul(settings: &Settings, metrics: &Arc<metrics::Collector>) -> Result<Client, Error> {
+    for operation in Operation::ALL {
+        for outcome in Outcome::all() {
+            metrics.consul_kind(operation.as_str(), outcome.as_str());
+        }
+    }
+    let metrics = metrics.clone();
+    let observe: Observe = Arc::new(move |operation, outcome, _took| {
+        metrics.consul_request(operation.as_str(), outcome.as_str());
+    });
+    Ok(Client::new(compose::consul(&settings.consul), observe)?)
+}
+
+/// Follows what is published in Consul until the process stops.
+fn follow(
+    following: impl Future<Output = ()> + Send + 'static,
+    mut phase: Observer,
+    workers: &mut Workers,
+) {
+    workers.start("contract board", async move {
+        tokio::select! {
+            () = following => {}
+            () = phase.reached(Phase::Stopping) => {}
+        }
+    });
+}
+
+/// Describes the collector for Consul, where sidecars may look it up; nothing where none of them
+/// could reach it.
+fn beacon(
+    client: &Client,
     address: &Address,
     proto: &'static str,
-    phase: Observer,
-    workers: &mut Workers,
-) -> Result<Option<oneshot::Receiver<()>>, Error> {
-    let client = super::consul(settings)?;
+    instance: impl FnOnce(u16) -> String,
+) -> Option<Beacon> {
     let (Some(ip), Some(port)) = (address.ip(), address.port()) else {
         tracing::warn!("a unix socket is not registered in Consul: others could not reach it");
-        return Ok(None);
+        return None;
     };
     let host = match ip {
         ip if ip.is_unspecified() => String::new(),
         ip => ip.to_string(),
     };
-    let beacon = Beacon {
+    Some(Beacon {
         service: "hermes-collector".to_owned(),
-        instance: settings.application.instance(Some(port)),
+        instance: instance(port),
         host,
         port,
         proto,
         keep: client.layout().keep(),
-    };
+    })
+}
+
+/// Keeps the collector in Consul; what it returns tells when it has left.
+fn register(
+    client: Client,
+    beacon: Beacon,
+    phase: Observer,
+    workers: &mut Workers,
+) -> oneshot::Receiver<()> {
     let mut stopping = phase.clone();
     let (tell, left) = oneshot::channel();
     workers.start("beacon", async move {
@@ -178,5 +220,5 @@ fn register(
         tell.send(()).ok();
         stopping.reached(Phase::Stopping).await;
     });
-    Ok(Some(left))
+    left
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use crate::contract::{Profile, lint};
 
 use super::exit::{Exit, Failure};
-use super::{OutputArgs, output};
+use super::output;
 
 /// Far beyond the 256 KiB a contract may have, which the linter itself reports.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -21,8 +21,16 @@ pub(super) struct LintArgs {
     /// How ids are judged.
     #[arg(long, value_enum, default_value_t = Rules::Default)]
     profile: Rules,
-    #[command(flatten)]
-    output: OutputArgs,
+    /// How findings are printed; sarif is what code hosts show beside the lines.
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Sarif,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -37,13 +45,25 @@ pub(super) fn lint(args: LintArgs) -> Result<Exit, Failure> {
         Rules::Strict => Profile::Strict,
     };
     let findings = lint::lint(&read(&args.files)?, profile);
-    let text = if args.output.is_json() {
-        lint::json(&findings, profile)
-    } else {
-        lint::human(&findings, profile)
+    let is_fine = !lint::has_errors(&findings);
+    let text = match args.output {
+        Format::Text => lint::human(&findings, profile),
+        Format::Json => lint::json(&findings, profile),
+        Format::Sarif => lint::sarif(&within_folder(findings)),
     };
     output::line(text.trim_end());
-    Ok(output::verdict(!lint::has_errors(&findings)))
+    Ok(output::verdict(is_fine))
+}
+
+/// Names files as seen from the folder the command runs in, where they are below it.
+fn within_folder(mut findings: Vec<lint::Finding>) -> Vec<lint::Finding> {
+    let folder = std::env::current_dir().unwrap_or_default();
+    for finding in &mut findings {
+        if let Ok(within) = Path::new(&finding.file).strip_prefix(&folder) {
+            finding.file = within.display().to_string();
+        }
+    }
+    findings
 }
 
 /// Reads files whole, each with the name it was given.

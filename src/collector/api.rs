@@ -1,6 +1,10 @@
-//! The collector's door: reports in, tasks out.
+//! The collector's door: reports in, tasks and contracts out.
+
+mod board;
+mod speaker;
 
 use super::Desk;
+use super::attempt::Told;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
 use super::sqlite::Recorded;
@@ -29,6 +33,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::time::timeout;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,6 +46,10 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/report-status", post(report_status))
         .route("/tasks", get(tasks))
         .route("/tasks/{id}", get(task))
+        .route("/contracts", get(board::contracts))
+        .route("/agents", get(board::agents))
+        .route("/v1/contract/{id}/{version}", get(board::contract))
+        .route("/sd", get(board::targets))
         .layer(from_fn_with_state(desk.clone(), authorise));
     Router::new()
         .merge(guarded)
@@ -156,7 +165,7 @@ async fn report_status(
     let now = Timestamp::now();
     let mut parsed = read(body, coding, now, caller(&parts.extensions)).await?;
     if let Some(caller) = caller(&parts.extensions) {
-        hold_to(&desk, &caller, &mut parsed)?;
+        speaker::hold_to(&desk, &caller, &mut parsed).await?;
     }
     let (indexes, told): (Vec<usize>, Vec<_>) = parsed.taken.into_iter().unzip();
     let ages: Vec<Duration> = told.iter().map(|told| age(told, now)).collect();
@@ -221,35 +230,6 @@ fn receipt(
     receipt
 }
 
-/// Takes out the reports that speak for another application than the one that sends them.
-fn hold_to(desk: &Desk, caller: &str, parsed: &mut Parsed) -> Result<(), Refusal> {
-    let all = parsed.taken.len() + parsed.rejected.len();
-    let foreign: Vec<_> = parsed
-        .taken
-        .extract_if(.., |(_, told)| told.report.application != caller)
-        .collect();
-    let Some((_, first)) = foreign.first() else {
-        return Ok(());
-    };
-    tracing::warn!(
-        audit = true,
-        caller,
-        application = first.report.application,
-        task.id = first.report.task_id.as_str(),
-        reports = foreign.len(),
-        "reports for another application were refused"
-    );
-    if foreign.len() == all {
-        desk.metrics.received(Received::Rejected, all as u64);
-        let detail = format!("the certificate is for {caller}; it may report for no other");
-        return Err(Refusal::of(Problem::Forbidden, detail));
-    }
-    let reason = format!("the report is not of {caller}, whose certificate was shown");
-    let rejected = foreign.iter().map(|(index, _)| refused(*index, &reason));
-    parsed.rejected.extend(rejected);
-    Ok(())
-}
-
 fn refused(index: usize, reason: &str) -> Rejected {
     Rejected {
         index,
@@ -266,7 +246,7 @@ fn count(desk: &Desk, receipt: &Receipt) {
 }
 
 /// Returns the time since the last state of a report.
-fn age(told: &super::attempt::Told, now: Timestamp) -> Duration {
+fn age(told: &Told, now: Timestamp) -> Duration {
     let last = told.report.states.last();
     last.map_or(Duration::ZERO, |last| last.at.age(now))
 }
@@ -297,7 +277,7 @@ fn head(headers: &HeaderMap) -> Result<Coding, Refusal> {
 }
 
 async fn collect(body: Body) -> Result<Bytes, Refusal> {
-    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, PACKED_BYTES)).await {
+    match timeout(BODY_TIMEOUT, to_bytes(body, PACKED_BYTES)).await {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) => {
             let is_long = error.source().is_some_and(|s| s.is::<LengthLimitError>());

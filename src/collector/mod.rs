@@ -1,15 +1,18 @@
-//! Takes status reports from all sidecars and shows what became of each task.
+//! Takes status reports from all sidecars and shows what became of each task; shows which contracts
+//! are published and who runs them.
 //!
 //! - a report is confirmed only after it is on disk; one bad report bothers no other
 //! - identity is (call, attempt, reporter, state): repeats are duplicates, a different end state
 //!   by the same reporter is a conflict, kept and shown, never applied
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
-//! - whoever shows a certificate reports for the application it names, and for no other
+//! - whoever shows a certificate reports for the application it names, and for no other, and as
+//!   the callee only of contracts that this application serves
 //! - elsewhere: who sends reports (`reporter`), the words of a task (`task`)
 
 mod api;
 mod attempt;
+mod board;
 mod ingest;
 mod list;
 mod retention;
@@ -21,15 +24,18 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+use crate::consul::Client;
+use crate::contract::trust::Trust;
 use crate::identity::Secret;
 use crate::lifecycle::{Observer, Phase};
 use crate::socket::{self, Listener, Routes, ServerTls};
-use crate::store::{OpenError, Opened, StoreError};
+use crate::store::{OpenError, Opened, Store, StoreError};
 use crate::telemetry::metrics;
+use board::Board;
 use sqlite::Book;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -75,6 +81,8 @@ struct Desk {
     ingests: Semaphore,
     /// Whether the last report could be stored.
     stores: AtomicBool,
+    /// What is known of contracts; nothing where Consul is not asked.
+    board: OnceLock<Arc<Board>>,
 }
 
 impl Collector {
@@ -91,11 +99,29 @@ impl Collector {
             retention: config.retention,
             ingests: Semaphore::new(INGESTS),
             stores: AtomicBool::new(true),
+            board: OnceLock::new(),
         };
         let collector = Self {
             desk: Arc::new(desk),
         };
         Ok((collector, opened))
+    }
+
+    /// Returns the database, where first keys of contracts are remembered.
+    pub fn store(&self) -> &Store {
+        self.desk.book.store()
+    }
+
+    /// Shows what is published in Consul and who runs it, too; the future follows that for as long
+    /// as it is polled.
+    pub fn follow(
+        &self,
+        client: Client,
+        trust: Arc<Trust>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (board, following) = Board::open(client, trust, self.desk.metrics.clone());
+        self.desk.board.get_or_init(|| board);
+        following
     }
 
     /// Serves until the process stops, then lets running requests end; that is bounded.

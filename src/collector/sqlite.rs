@@ -12,6 +12,7 @@ mod sums;
 
 use super::attempt::{Told, summarise};
 use super::list::{Filter, Page};
+use crate::contract::trust;
 use crate::store::{self, OpenError, Opened, Schema, Store, StoreError};
 use crate::task::{Id, Report, SlaLevel, State, Timestamp};
 use crate::telemetry::metrics::{Collector as Metrics, Received};
@@ -27,7 +28,8 @@ const SCHEMA: Schema = Schema {
     name: "collector",
     // "HeCo"
     application_id: 0x4865_436F,
-    migrations: &["
+    migrations: &[
+        "
         CREATE TABLE reports (
             id        INTEGER PRIMARY KEY,
             call_id   TEXT    NOT NULL,
@@ -75,7 +77,18 @@ const SCHEMA: Schema = Schema {
             latest_end   INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX tasks_by_start ON tasks (started_at, task_id);
-    "],
+    ",
+        trust::MIGRATION,
+        "
+        ALTER TABLE calls ADD COLUMN by_sidecar INTEGER NOT NULL DEFAULT 1;
+        UPDATE calls SET by_sidecar = EXISTS (
+            SELECT 1 FROM reports
+            WHERE reports.call_id = calls.call_id AND reporter IN ('caller', 'callee'))
+        WHERE ended_at IS NULL;
+        DROP INDEX calls_open;
+        CREATE INDEX calls_open ON calls (task_id, by_sidecar, started_at) WHERE ended_at IS NULL;
+    ",
+    ],
 };
 
 /// What became of a batch.
@@ -113,6 +126,11 @@ impl Book {
         };
         let (store, opened) = Store::open(path, &SCHEMA, options)?;
         Ok((Self { store }, opened))
+    }
+
+    /// The file itself, for those who keep a table of their own in it.
+    pub(super) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Takes reports and returns after they are on disk.

@@ -44,14 +44,22 @@ impl<'a> Step<'a> {
     }
 }
 
+/// Returns the newest open step. An application's own holds nothing open that a sidecar has seen
+/// end.
+pub(super) fn open<'s, 'a>(steps: &'s [Step<'a>]) -> Option<&'s Step<'a>> {
+    let mut open = steps.iter().rev().filter(|step| step.is_open());
+    let of_a_sidecar = open.clone().find(|step| step.call.by_sidecar);
+    let own = || open.next().filter(|_| root(steps).is_none());
+    of_a_sidecar.or_else(own)
+}
+
 /// Returns the step whose state is the task's: the newest open one, else the last root.
 pub(super) fn leading<'s, 'a>(steps: &'s [Step<'a>]) -> Option<&'s Step<'a>> {
-    let open = steps.iter().rev().find(|step| step.is_open());
-    let root = || {
-        let mut newest_first = steps.iter().rev();
-        newest_first.find(|step| step.call.is_root())
-    };
-    open.or_else(root).or(steps.last())
+    open(steps).or_else(|| root(steps)).or(steps.last())
+}
+
+fn root<'s, 'a>(steps: &'s [Step<'a>]) -> Option<&'s Step<'a>> {
+    steps.iter().rev().find(|step| step.call.is_root())
 }
 
 /// Returns when the last step ended; an application's own word may come any time later.

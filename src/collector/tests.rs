@@ -393,6 +393,41 @@ async fn old_tasks_are_forgotten_and_younger_calls_stay() {
 }
 
 #[tokio::test]
+async fn an_applications_own_open_step_holds_no_finished_task_open() {
+    let world = World::new().await;
+    let own = |task: &str| {
+        let mut own = report(task, Reporter::Application, &[(Executing, 50)]);
+        own.call_id = Id::parse(&format!("{task}-own")).unwrap();
+        own
+    };
+    let call = |task: &str| report(task, Caller, &[(Pending, 1), (Completed, 90)]);
+    let at = |millis| Timestamp::from_millis(millis).to_string();
+    // Whichever comes first.
+    for reports in [[own("a"), call("a")], [call("b"), own("b")]] {
+        for report in reports {
+            world.tell(&[report]).await;
+        }
+    }
+    world.tell(&[own("c")]).await;
+    let list = world.json("/tasks").await;
+    let listed = |task: &str| {
+        let mut tasks = list["tasks"].as_array().unwrap().iter();
+        tasks.find(|one| one["task_id"] == task).unwrap().clone()
+    };
+    for task in ["a", "b"] {
+        for shown in [listed(task), world.json(&format!("/tasks/{task}")).await] {
+            assert_eq!(shown["state"], "completed", "{shown:#}");
+            assert_eq!(shown["ended_at"], at(90), "{shown:#}");
+        }
+    }
+    // Where no sidecar speaks, the application's word is all there is.
+    for shown in [listed("c"), world.json("/tasks/c").await] {
+        assert_eq!(shown["state"], "executing", "{shown:#}");
+        assert_eq!(shown.get("ended_at"), None, "{shown:#}");
+    }
+}
+
+#[tokio::test]
 async fn a_chain_break_is_counted_once() {
     let world = World::new().await;
     let digest = |text: &str, mut report: Report| {

@@ -3,7 +3,7 @@
 //! A pure function of the reports and the present time.
 
 use super::attempt::{Attempt, Told};
-use super::step::{Step, ended_at, leading, steps};
+use super::step::{Step, ended_at, leading, open, steps};
 use super::verdict::verdict;
 use crate::task::{Failure, Id, Reporter, State, StateAt, Timestamp};
 use serde::Serialize;
@@ -85,7 +85,7 @@ pub(super) fn task<'a>(calls: &'a [Vec<Told>], now: Timestamp) -> Option<TaskVie
     let steps = steps(calls);
     let task_id = &calls.first()?.first()?.report.task_id;
     let leading = leading(&steps)?;
-    let is_open = steps.iter().any(Step::is_open);
+    let is_open = open(&steps).is_some();
     let ended_at = ended_at(&steps);
     let started_at = steps.iter().map(|step| step.call.started_at).min()?;
     let breaks = breaks(&steps);
@@ -248,6 +248,15 @@ mod tests {
         assert_eq!(got["ended_at"], Timestamp::from_millis(90).to_string());
         let alone = view(&calls[1..], 10_000);
         assert_eq!(alone["state"], "failed_execution");
+
+        let caller = told(Reporter::Caller, &[(Pending, 0), (Completed, 90)]);
+        let own = told(Reporter::Application, &[(Executing, 50)]);
+        let calls = [vec![caller.plain()], vec![own.step("own", None)]];
+        let got = view(&calls, 10_000);
+        assert_eq!(got["state"], "completed", "{got}");
+        assert_eq!(got["verdict"], "completed in 90 ms over 2 steps");
+        assert_eq!(got["ended_at"], Timestamp::from_millis(90).to_string());
+        assert_eq!(view(&calls[1..], 10_000)["state"], "executing");
     }
 
     #[test]

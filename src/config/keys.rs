@@ -239,5 +239,5 @@ pub static KEYS: &[Key] = &[
     key("collector.store", Kind::Store, r#""""#, "database of tasks; empty: collector.db in the state directory"),
     key("collector.token_file", Kind::File, r#""""#, "file with the bearer token that senders must show; under TLS a certificate will do, too"),
     key("collector.retention", Kind::Length(MINUTE, 3650 * DAY), r#""30d""#, "how long tasks are kept"),
-    key("collector.consul", Kind::Flag, "true", "register as hermes-collector"),
+    key("collector.consul", Kind::Flag, "true", "register as hermes-collector; show contracts and who runs them"),
 ];

@@ -69,7 +69,8 @@ impl<T> Answer<T> {
         }
     }
 
-    pub(super) fn with<U>(self, value: U) -> Answer<U> {
+    /// Puts another value in place of this one.
+    pub fn with<U>(self, value: U) -> Answer<U> {
         Answer {
             value,
             index: self.index,

@@ -201,6 +201,20 @@ impl Client {
         Ok(Answer::new(&reply.headers, instances))
     }
 
+    /// Reads the names of all services with every tag that an instance of them has.
+    pub async fn services(
+        &self,
+        poll: Poll,
+    ) -> Result<Answer<BTreeMap<String, Vec<String>>>, Error> {
+        let doing = "list the services";
+        let url = self.url(["catalog", "services"]);
+        let reply = self.read(Operation::Catalog, doing, url, poll).await?;
+        let raw: BTreeMap<String, Option<Vec<String>>> = from_json(doing, &reply.body)?;
+        let named = raw.into_iter();
+        let services = named.map(|(name, tags)| (name, tags.unwrap_or_default()));
+        Ok(Answer::new(&reply.headers, services.collect()))
+    }
+
     /// Reads one key; `None`: not there.
     pub async fn kv_get(&self, key: &str, poll: Poll) -> Result<Answer<Option<KvEntry>>, Error> {
         let mut answer = self.kv_entries(key, None, poll).await?;

@@ -28,6 +28,24 @@ impl Layout {
         }
     }
 
+    /// Returns what a service's name stands for; nothing for one that is not of this prefix.
+    pub fn of_service<'n>(&self, service: &'n str) -> Option<&'n str> {
+        match self.prefix.as_str() {
+            USUAL => Some(service),
+            prefix => service.strip_prefix(prefix)?.strip_prefix('-'),
+        }
+    }
+
+    /// Names the keys of all contracts.
+    pub fn contracts(&self) -> String {
+        format!("{}/contracts/", self.prefix)
+    }
+
+    /// Names all index entries.
+    pub fn indexes(&self) -> String {
+        format!("{}/index/", self.prefix)
+    }
+
     /// Names the key of one published body; what stands there never changes.
     pub fn body(&self, id: &str, version: &str) -> String {
         format!("{}/contracts/{id}/{version}", self.prefix)
@@ -41,16 +59,6 @@ impl Layout {
     /// Names the bodies and pointers of every minor of one major of a family.
     pub fn majors(&self, family: &str, major: u32) -> String {
         format!("{}/contracts/{family}-v{major}.", self.prefix)
-    }
-
-    /// Names the keys of all contracts.
-    pub fn contracts(&self) -> String {
-        format!("{}/contracts/", self.prefix)
-    }
-
-    /// Names the index entries of all contracts.
-    pub fn indexes(&self) -> String {
-        format!("{}/index/", self.prefix)
     }
 
     /// Names the key of the current version, plain text.
@@ -110,5 +118,8 @@ mod tests {
         assert_eq!(other.canaries(), "blue/canary/");
         assert_eq!(other.canary("fraud-v1.0"), "blue/canary/fraud-v1.0");
         assert_eq!(other.indexes(), "blue/index/");
+        assert_eq!(usual.of_service("fraud-v1.0"), Some("fraud-v1.0"));
+        assert_eq!(other.of_service("blue-fraud-v1.0"), Some("fraud-v1.0"));
+        assert_eq!(other.of_service("fraud-v1.0"), None);
     }
 }

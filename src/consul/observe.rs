@@ -19,6 +19,8 @@ pub enum Operation {
     /// The agent itself: address and version.
     Agent,
     Health,
+    /// The names of all services.
+    Catalog,
     KvRead,
     KvWrite,
     Status,
@@ -27,13 +29,14 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Operation; 10] = [
+    pub const ALL: [Operation; 11] = [
         Operation::Register,
         Operation::Deregister,
         Operation::Check,
         Operation::Service,
         Operation::Agent,
         Operation::Health,
+        Operation::Catalog,
         Operation::KvRead,
         Operation::KvWrite,
         Operation::Status,
@@ -48,6 +51,7 @@ impl Operation {
             Operation::Service => "service",
             Operation::Agent => "agent",
             Operation::Health => "health",
+            Operation::Catalog => "catalog",
             Operation::KvRead => "kv_read",
             Operation::KvWrite => "kv_write",
             Operation::Status => "status",

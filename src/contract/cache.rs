@@ -3,12 +3,15 @@
 use std::{fmt, sync::Arc};
 
 use semver::Version;
+use tokio::sync::Semaphore;
 
 use super::{Contract, ContractId, Problem, Problems, Validator};
 use crate::identity::Digest;
 
 /// How many compiled contracts are kept.
 const CAPACITY: u64 = 1_024;
+/// How many contracts of strangers are compiled at once; others wait their turn.
+const COMPILING: usize = 2;
 
 /// A contract whose schemas are ready to check bodies.
 pub struct Compiled {
@@ -56,11 +59,17 @@ impl fmt::Debug for Compiled {
 
 /// The compiled contracts in use.
 #[derive(Clone)]
-pub struct Cache(moka::sync::Cache<(ContractId, Version, Digest), Arc<Compiled>>);
+pub struct Cache {
+    compiled: moka::sync::Cache<(ContractId, Version, Digest), Arc<Compiled>>,
+    places: Arc<Semaphore>,
+}
 
 impl Cache {
     pub fn new() -> Self {
-        Self(moka::sync::Cache::new(CAPACITY))
+        Self {
+            compiled: moka::sync::Cache::new(CAPACITY),
+            places: Arc::new(Semaphore::new(COMPILING)),
+        }
     }
 
     /// Gives the compiled form, made on first use; callers of one contract wait for one build.
@@ -70,13 +79,30 @@ impl Cache {
             contract.version.clone(),
             contract.digest(),
         );
-        self.0
+        self.compiled
             .try_get_with(key, || Compiled::new(contract.clone()).map(Arc::new))
+    }
+
+    /// Does the same for a contract that came from elsewhere: apart from the threads that move
+    /// traffic, since its author decides how long it takes.
+    ///
+    /// A caller that no longer waits leaves its build to end by itself.
+    pub async fn compiled_apart(&self, contract: Contract) -> Result<Arc<Compiled>, Arc<Problems>> {
+        let (cache, place) = (self.clone(), self.places.clone().acquire_owned().await);
+        let built = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            cache.compiled(&contract)
+        });
+        built.await.unwrap_or_else(|fault| {
+            let message = format!("the contract could not be compiled: {fault}");
+            let remedy = "simplify its schemas";
+            Err(Arc::new(Problem::new("schema", "", message, remedy).into()))
+        })
     }
 
     /// Looks a compiled contract up without building it.
     pub fn get(&self, id: &ContractId, version: &Version, digest: Digest) -> Option<Arc<Compiled>> {
-        self.0.get(&(id.clone(), version.clone(), digest))
+        self.compiled.get(&(id.clone(), version.clone(), digest))
     }
 }
 
@@ -88,6 +114,6 @@ impl Default for Cache {
 
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cache({} contracts)", self.0.entry_count())
+        write!(f, "Cache({} contracts)", self.compiled.entry_count())
     }
 }

@@ -42,6 +42,11 @@ impl<'a> Document<'a> {
         &self.tree
     }
 
+    /// Counts the bytes of the text.
+    pub(super) fn length(&self) -> usize {
+        self.text.len()
+    }
+
     /// Lists numbers that may not be what they are read as, with their offset.
     pub(super) fn long_numbers(&self) -> impl Iterator<Item = (usize, &'a str)> {
         let text = self.text;
@@ -70,6 +75,7 @@ pub struct Refusal {
     kind: RefusalKind,
     message: String,
     pointer: Option<String>,
+    offset: Option<usize>,
 }
 
 impl Refusal {
@@ -78,7 +84,14 @@ impl Refusal {
             kind: RefusalKind::BadJson,
             message: message.into(),
             pointer: None,
+            offset: None,
         }
+    }
+
+    fn at(offset: usize, message: impl Into<String>) -> Self {
+        let mut refusal = Self::bad_json(message);
+        refusal.offset = Some(offset);
+        refusal
     }
 
     pub fn kind(&self) -> RefusalKind {
@@ -92,6 +105,11 @@ impl Refusal {
     /// Where in the document, as far as a place has a pointer.
     pub fn pointer(&self) -> Option<&str> {
         self.pointer.as_deref()
+    }
+
+    /// Where in the bytes, as far as the fault has one place.
+    pub fn offset(&self) -> Option<usize> {
+        self.offset
     }
 }
 
@@ -112,6 +130,7 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Document<'a>, Refus
             kind: RefusalKind::BadJson,
             message: format!("the member at {pointer} occurs twice"),
             pointer: Some(pointer),
+            offset: None,
         });
     }
     Ok(Document {
@@ -127,14 +146,17 @@ fn broken(text: &str, offset: usize, long_numbers: &[Range<usize>]) -> Refusal {
         |range: &&Range<usize>| number::read(&text[(*range).clone()]) == number::Reading::Overflow;
     if let Some(range) = long_numbers.iter().find(is_overflow) {
         let at = range.start;
-        return Refusal::bad_json(format!("the number at byte {at} is too large"));
+        return Refusal::at(at, format!("the number at byte {at} is too large"));
     }
     let at = offset.min(text.len());
-    Refusal::bad_json(if at >= text.trim_end().len() {
-        format!("the JSON document is not complete at its end, byte {at}")
-    } else {
-        format!("not a single JSON document: unexpected content near byte {at}")
-    })
+    Refusal::at(
+        at,
+        if at >= text.trim_end().len() {
+            format!("the JSON document is not complete at its end, byte {at}")
+        } else {
+            format!("not a single JSON document: unexpected content near byte {at}")
+        },
+    )
 }
 
 fn text(bytes: &[u8]) -> Result<&str, Refusal> {
@@ -143,6 +165,7 @@ fn text(bytes: &[u8]) -> Result<&str, Refusal> {
             kind: RefusalKind::BodyRequired,
             message: "body required: the contract asks for a JSON document".to_owned(),
             pointer: None,
+            offset: None,
         });
     }
     if bytes.starts_with(b"\xef\xbb\xbf") {
@@ -160,7 +183,7 @@ fn text(bytes: &[u8]) -> Result<&str, Refusal> {
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let offset = error.valid_up_to();
-        Refusal::bad_json(format!("the body is not UTF-8 at byte {offset}"))
+        Refusal::at(offset, format!("the body is not UTF-8 at byte {offset}"))
     })
 }
 
@@ -193,7 +216,7 @@ fn scan(bytes: &[u8], max_depth: usize) -> Result<Scan, Refusal> {
                 scan.open.push(scan.names.len());
                 if scan.open.len() > max_depth {
                     let message = format!("nested deeper than {max_depth} levels at byte {at}");
-                    return Err(Refusal::bad_json(message));
+                    return Err(Refusal::at(at, message));
                 }
             }
             b'}' | b']' => scan.names.truncate(scan.open.pop().unwrap_or_default()),
@@ -202,7 +225,7 @@ fn scan(bytes: &[u8], max_depth: usize) -> Result<Scan, Refusal> {
                 if range.len() > number::MAX_LENGTH {
                     let most = number::MAX_LENGTH;
                     let message = format!("number of over {most} characters at byte {at}");
-                    return Err(Refusal::bad_json(message));
+                    return Err(Refusal::at(at, message));
                 }
                 at = range.end;
                 if is_long {
@@ -210,7 +233,7 @@ fn scan(bytes: &[u8], max_depth: usize) -> Result<Scan, Refusal> {
                 }
                 continue;
             }
-            0 => return Err(Refusal::bad_json(format!("NUL at byte {at}"))),
+            0 => return Err(Refusal::at(at, format!("NUL at byte {at}"))),
             _ => {}
         }
         at += 1;
@@ -256,7 +279,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> Result<(usize, bool), Refusal> {
             Some(b'\\') => (at, is_plain) = (at + 2, false),
             Some(0..0x20) => {
                 let message = format!("unescaped control character in a string at byte {at}");
-                return Err(Refusal::bad_json(message));
+                return Err(Refusal::at(at, message));
             }
             Some(_) => at += 1,
             None => return Err(Refusal::bad_json("the JSON document ends inside a string")),

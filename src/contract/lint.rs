@@ -4,25 +4,30 @@
 //!   several files or a probe against its schema can show
 //! - every finding of every file at once, in the order of the files
 //! - an OpenAPI document is judged as the contracts it holds, at the places where it says them
-//! - elsewhere: signatures and changes between versions
+//! - elsewhere: changes between versions
 
+mod doubt;
+mod expectation;
+mod place;
 mod render;
+mod rules;
+mod sarif;
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use strsim::osa_distance;
 
+use doubt::doubts;
+use place::Place;
 pub use render::{human, json};
+pub use sarif::sarif;
 
 use super::{
     Contract, ContractId, Problem, Profile, Validator, guard,
     guard::Limits,
-    keyword,
     openapi::{self, Draft, Origins},
-    read,
-    schema::{self, FORMATS},
+    read, schema, trust,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,6 +51,9 @@ impl Severity {
 pub struct Finding {
     pub file: String,
     pub severity: Severity,
+    /// Where the file says it, counted from 1.
+    pub line: usize,
+    pub column: usize,
     #[serde(flatten)]
     pub problem: Problem,
 }
@@ -60,10 +68,27 @@ pub fn lint(files: &[(String, Vec<u8>)], profile: Profile) -> Vec<Finding> {
     for (report, circle) in reports.iter_mut().zip(circles) {
         report.errors(circle);
     }
-    reports
+    let mut findings: Vec<_> = reports
         .into_iter()
         .flat_map(|report| report.findings)
-        .collect()
+        .collect();
+    for finding in &mut findings {
+        let file = files.iter().find(|(name, _)| *name == finding.file);
+        let body = file.map_or(&[][..], |(_, body)| body);
+        let place = place_of(&finding.problem, body);
+        (finding.line, finding.column) = (place.line, place.column);
+    }
+    findings
+}
+
+/// Finds where a file says what a problem is about; of text that is no JSON, where it ends to be.
+fn place_of(problem: &Problem, body: &[u8]) -> Place {
+    if problem.rule == "json" && problem.pointer.is_empty() {
+        let refusal = guard::parse(body, &Limits::default()).err();
+        let offset = refusal.and_then(|refusal| refusal.offset());
+        return Place::of_offset(body, offset.unwrap_or_default());
+    }
+    Place::of_pointer(body, &problem.pointer)
 }
 
 /// Answers whether the findings are reason enough to fail.
@@ -125,12 +150,19 @@ impl<'a> Report<'a> {
     }
 
     fn judge(&mut self, body: &[u8], profile: Profile) {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            let remedy = "write a contract, or remove the file";
+            return self.errors([Problem::new("json", "", "the file is empty", remedy)]);
+        }
         let document = match read::document(body) {
             Ok(document) => document,
             Err(problems) => return self.errors(problems),
         };
         match read::contract(&document, body) {
-            Ok(contract) => self.contract = Some(contract),
+            Ok(contract) => {
+                self.signatures(&contract);
+                self.contract = Some(contract);
+            }
             Err(problems) => self.errors(problems),
         }
         self.errors(strict_id(&document, profile));
@@ -138,9 +170,29 @@ impl<'a> Report<'a> {
         let output = self.schema(&document, "output_schema");
         if let Some(Value::Object(probe)) = document.get("probe") {
             self.errors(input.and_then(|schema| broken_input(&schema, probe)));
-            self.errors(output.and_then(|schema| broken_expectation(&schema, probe)));
+            let output = output.and(document.get("output_schema"));
+            self.errors(output.and_then(|schema| broken_expectation(schema, probe)));
         }
         self.warnings(omissions(&document));
+    }
+
+    /// Verifies signatures by the keys they carry; others could be anybody's.
+    fn signatures(&mut self, contract: &Contract) {
+        let place = "/signatures";
+        match trust::integrity(contract) {
+            Err(untrusted) => {
+                let remedy = "sign the file again, after its last change";
+                let problem = Problem::new("signature", place, untrusted.to_string(), remedy);
+                self.errors([problem]);
+            }
+            Ok(kids) if kids.len() < contract.signatures.len() => {
+                let message = "a signature carries no key, so nothing can be said of it here";
+                let remedy = "verify it with `contract verify FILE --key PUB`";
+                let problem = Problem::new("unjudged-signature", place, message, remedy);
+                self.warnings([problem]);
+            }
+            Ok(_) => {}
+        }
     }
 
     fn add(&mut self, severity: Severity, problems: impl IntoIterator<Item = Problem>) {
@@ -148,6 +200,8 @@ impl<'a> Report<'a> {
             let finding = Finding {
                 file: self.file.to_owned(),
                 severity,
+                line: 1,
+                column: 1,
                 problem: self.origins.placed(problem),
             };
             if !self.is_said(&finding.problem) {
@@ -204,64 +258,6 @@ fn strict_id(document: &Map<String, Value>, profile: Profile) -> Option<Problem>
     })
 }
 
-/// What a schema leaves open, or says to nobody.
-fn doubts(schema: &Value) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    problems.extend(nothing_required(schema));
-    keyword::walk(schema, &mut |at, members| {
-        for name in members.keys() {
-            if keyword::is_unknown(name) && keyword::likely(name).is_none() {
-                let message = format!("\"{name}\" is no keyword and checks nothing");
-                let remedy = "remove it, or let its name begin with \"x-\"";
-                let place = format!("{at}/{name}");
-                problems.push(Problem::new("unknown-keyword", place, message, remedy));
-            }
-        }
-        let format = members.get("format").and_then(Value::as_str);
-        if let Some(format) = format.filter(|format| !FORMATS.contains(format)) {
-            let near = FORMATS
-                .iter()
-                .find(|known| osa_distance(known, format) <= 2);
-            let remedy = match near {
-                Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("use one of {}, or a pattern", FORMATS.join(", ")),
-            };
-            let message = format!("the format \"{format}\" is not checked");
-            let place = format!("{at}/format");
-            problems.push(Problem::new("unknown-format", place, message, remedy));
-        }
-    });
-    problems
-}
-
-fn nothing_required(schema: &Value) -> Option<Problem> {
-    const DECIDERS: [&str; 9] = [
-        "$ref",
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "not",
-        "if",
-        "const",
-        "enum",
-        "$dynamicRef",
-    ];
-    let is_open = match schema {
-        Value::Object(members) => {
-            let is_object = members.get("type").is_none_or(|name| name == "object");
-            let required = members.get("required").and_then(Value::as_array);
-            let is_decided = DECIDERS.iter().any(|name| members.contains_key(*name));
-            is_object && !is_decided && required.is_none_or(|names| names.is_empty())
-        }
-        other => *other == Value::Bool(true),
-    };
-    is_open.then(|| {
-        let message = "nothing is required: an empty object conforms";
-        let remedy = "list the members every body must have in \"required\"";
-        Problem::new("no-required", "", message, remedy)
-    })
-}
-
 fn omissions(document: &Map<String, Value>) -> Vec<Problem> {
     let mut problems = Vec::new();
     if !document.contains_key("probe") {
@@ -281,33 +277,29 @@ fn omissions(document: &Map<String, Value>) -> Vec<Problem> {
 }
 
 fn broken_input(schema: &Validator, probe: &Map<String, Value>) -> Option<Problem> {
-    let broken = violations(schema, probe.get("input")?, |_| true)?;
+    let broken = violations(schema, probe.get("input")?)?;
     let message = format!("probe.input does not conform to input_schema: {broken}");
     let remedy = "correct the input, or the schema";
     Some(Problem::new("probe-input", "/probe/input", message, remedy))
 }
 
 /// Judges the members that the reply to the probe must have; those left out are left open.
-fn broken_expectation(schema: &Validator, probe: &Map<String, Value>) -> Option<Problem> {
+fn broken_expectation(schema: &Value, probe: &Map<String, Value>) -> Option<Problem> {
     let expect = probe.get("expect")?;
-    let broken = violations(schema, expect, |keyword| keyword != "required")?;
+    let partial = Validator::compile(&expectation::partial(schema)).ok()?;
+    let broken = violations(&partial, expect)?;
     let message = format!("probe.expect does not conform to output_schema: {broken}");
     let remedy = "correct the expectation, or the schema";
-    Some(Problem::new(
-        "probe-expect",
-        "/probe/expect",
-        message,
-        remedy,
-    ))
+    let place = "/probe/expect";
+    Some(Problem::new("probe-expect", place, message, remedy))
 }
 
-fn violations(schema: &Validator, value: &Value, counts: impl Fn(&str) -> bool) -> Option<String> {
+fn violations(schema: &Validator, value: &Value) -> Option<String> {
     let text = value.to_string();
     let document = guard::parse(text.as_bytes(), &Limits::default()).ok()?;
     let violations = schema.check(&document).err()?;
-    let counted = violations.as_slice().iter();
-    let counted = counted.filter(|violation| counts(violation.keyword));
-    let texts: Vec<_> = counted
+    let told = violations.as_slice().iter();
+    let texts: Vec<_> = told
         .map(|violation| format!("{} {}", violation.instance, violation.message))
         .collect();
     (!texts.is_empty()).then(|| texts.join("; ").trim_start().to_owned())

@@ -15,6 +15,7 @@ pub mod lint;
 pub mod openapi;
 
 mod cache;
+mod cost;
 mod id;
 mod keyword;
 mod number;

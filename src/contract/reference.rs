@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use jsonschema::{Uri, uri};
 use serde_json::{Map, Value};
 
 use super::{keyword, pointer::Pointer, problem::Problem};
@@ -12,18 +13,25 @@ use super::{keyword, pointer::Pointer, problem::Problem};
 pub const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// The metaschema's own documents begin like this.
 const DIALECT_BASE: &str = "https://json-schema.org/draft/2020-12/";
+/// What the `$id` and references of a contract are relative to; nobody else can name it.
+const ROOT: &str = "contract:///schema";
 /// How many schemas may be reached along references from the root.
 const MAX_BRANCHES: u64 = 10_000;
 /// How many references may follow each other; counting, compiling and checking all recurse.
 const MAX_CHAIN: usize = 128;
+/// What a schema counts that is applied without a look at the body, as `false` is: the work it
+/// makes is not seen by who counts looks.
+const BLIND: u64 = 64;
 
 /// Where the references of a schema may lead.
 pub struct Targets<'a> {
     root: &'a Value,
-    /// Embedded documents by `$id`; the root under the empty one.
-    documents: HashMap<&'a str, &'a Value>,
-    /// Schemas by name, with the document they are named in.
-    anchors: HashMap<(*const Value, &'a str), &'a Value>,
+    /// The root and the embedded documents by the URI they have, without fragment.
+    documents: HashMap<String, &'a Value>,
+    /// The same the other way: what the references of a document are relative to.
+    bases: HashMap<*const Value, Uri<String>>,
+    /// Named schemas, by the document they are named in.
+    anchors: HashMap<*const Value, HashMap<&'a str, &'a Value>>,
 }
 
 /// Names every reference that leads nowhere, or else the expansion if there is too much of it.
@@ -44,14 +52,6 @@ pub fn problems(schema: &Value) -> Vec<Problem> {
     problems
 }
 
-/// The document a schema belongs to: itself where it has an `$id`.
-pub fn document_of<'a>(schema: &'a Value, outer: &'a Value) -> &'a Value {
-    match schema.get("$id") {
-        Some(Value::String(_)) => schema,
-        _ => outer,
-    }
-}
-
 fn references(members: &Map<String, Value>) -> impl Iterator<Item = (&'static str, &str)> {
     ["$ref", "$dynamicRef"]
         .into_iter()
@@ -60,9 +60,11 @@ fn references(members: &Map<String, Value>) -> impl Iterator<Item = (&'static st
 
 impl<'a> Targets<'a> {
     pub fn of(root: &'a Value) -> Self {
+        let base = uri::from_str(ROOT).expect("a constant");
         let mut targets = Self {
             root,
-            documents: HashMap::from([("", root)]),
+            documents: HashMap::from([(ROOT.to_owned(), root)]),
+            bases: HashMap::from([(std::ptr::from_ref(root), base)]),
             anchors: HashMap::new(),
         };
         targets.collect(root, root);
@@ -73,14 +75,17 @@ impl<'a> Targets<'a> {
         let Value::Object(members) = schema else {
             return;
         };
-        let document = document_of(schema, outer);
-        if let Some(Value::String(id)) = members.get("$id") {
-            self.documents.insert(id.trim_end_matches('#'), schema);
+        if let Some(Value::String(id)) = members.get("$id")
+            && let Some(base) = self.absolute(id, outer)
+        {
+            self.documents.insert(base.as_str().to_owned(), schema);
+            self.bases.insert(std::ptr::from_ref(schema), base);
         }
+        let document = self.document_of(schema, outer);
         for name in ["$anchor", "$dynamicAnchor"] {
             if let Some(Value::String(name)) = members.get(name) {
-                self.anchors
-                    .insert((std::ptr::from_ref(document), name), schema);
+                let named = self.anchors.entry(std::ptr::from_ref(document));
+                named.or_default().insert(name, schema);
             }
         }
         for (name, value) in members {
@@ -88,22 +93,35 @@ impl<'a> Targets<'a> {
         }
     }
 
+    /// The document a schema belongs to: itself where it has an `$id`.
+    pub fn document_of(&self, schema: &'a Value, outer: &'a Value) -> &'a Value {
+        match self.bases.contains_key(&std::ptr::from_ref(schema)) {
+            true => schema,
+            false => outer,
+        }
+    }
+
+    /// Makes a reference absolute, and takes its fragment off.
+    fn absolute(&self, reference: &str, document: &Value) -> Option<Uri<String>> {
+        let base = self.bases.get(&std::ptr::from_ref(document))?;
+        let mut absolute = uri::resolve_against(&base.borrow(), reference).ok()?;
+        absolute.set_fragment(None);
+        Some(absolute)
+    }
+
     /// Finds a referenced schema and the document it is in.
     pub fn resolve(&self, reference: &str, document: &'a Value) -> Option<(&'a Value, &'a Value)> {
         let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let document = match uri {
             "" => document,
-            uri => self.documents.get(uri)?,
+            uri => self.documents.get(self.absolute(uri, document)?.as_str())?,
         };
         if fragment.is_empty() {
             return Some((document, document));
         }
         if !fragment.starts_with('/') {
-            let key = (std::ptr::from_ref(document), fragment);
-            return Some((
-                *self.anchors.iter().find(|(name, _)| **name == key)?.1,
-                document,
-            ));
+            let named = self.anchors.get(&std::ptr::from_ref(document))?;
+            return Some((*named.get(fragment)?, document));
         }
         let mut target = document;
         let mut inner = document;
@@ -114,7 +132,7 @@ impl<'a> Targets<'a> {
                 Value::Array(items) => items.get(step.parse::<usize>().ok()?)?,
                 _ => return None,
             };
-            inner = document_of(target, inner);
+            inner = self.document_of(target, inner);
         }
         Some((target, inner))
     }
@@ -129,7 +147,7 @@ impl<'a> Targets<'a> {
         let Value::Object(members) = schema else {
             return;
         };
-        let document = document_of(schema, outer);
+        let document = self.document_of(schema, outer);
         for (name, reference) in references(members) {
             if !is_metaschema(reference) && self.resolve(reference, document).is_none() {
                 at.within(name, |at| problems.push(self.lost(reference, at)));
@@ -172,6 +190,9 @@ impl<'a> Targets<'a> {
         if chain > MAX_CHAIN {
             return u64::MAX;
         }
+        if is_blind(schema) {
+            return BLIND;
+        }
         let Value::Object(members) = schema else {
             return 0;
         };
@@ -181,7 +202,7 @@ impl<'a> Targets<'a> {
         }
         // While this schema is being counted, a way back to it adds nothing.
         known.insert(key, 0);
-        let document = document_of(schema, outer);
+        let document = self.document_of(schema, outer);
         let mut count: u64 = 0;
         for (_, reference) in references(members) {
             if let Some((target, inner)) = self.resolve(reference, document) {
@@ -194,13 +215,26 @@ impl<'a> Targets<'a> {
             .iter()
             .filter(|(name, _)| !matches!(name.as_str(), "$defs" | "definitions"));
         for (name, value) in applied {
+            let is_in_place = APPLIED_IN_PLACE.contains(&name.as_str());
             keyword::for_each_schema(name, value, |_, schema| {
+                if !is_in_place && is_blind(schema) {
+                    return;
+                }
                 count = count.saturating_add(self.branches(schema, document, chain, known));
             });
         }
         known.insert(key, count);
         count
     }
+}
+
+/// Keywords whose schemas are held against the same value as the schema they stand in.
+const APPLIED_IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
+
+fn is_blind(schema: &Value) -> bool {
+    schema
+        .as_object()
+        .map_or(schema.is_boolean(), Map::is_empty)
 }
 
 fn is_metaschema(reference: &str) -> bool {

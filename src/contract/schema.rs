@@ -2,7 +2,7 @@
 //!
 //! - draft 2020-12 only; nothing is fetched; patterns run in linear time
 //! - `format` is asserted for the names in `FORMATS`, on both sides of a call alike
-//! - a body is first checked yes or no; only a failure is explained, within a bound
+//! - a body is first checked yes or no; only a failure is explained; both within a bound (`cost`)
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use jsonschema::{Draft, PatternOptions, ValidationOptions};
 use serde_json::Value;
 
 use super::{
-    Problem, Problems, Violation, Violations,
+    Problem, Problems, Violation, Violations, cost,
     guard::Document,
     keyword,
     number::Lines,
@@ -39,17 +39,12 @@ pub const FORMATS: [&str; 15] = [
     "uuid",
 ];
 
-/// The largest compiled pattern, in bytes.
-const MAX_PATTERN: usize = 1024 * 1024;
-/// Looks at the body that explaining one failure may take.
-const EXPLAIN_STEPS: u32 = 50_000;
-/// Errors that explaining one failure may make, those inside alternatives included.
-const EXPLAIN_ERRORS: u32 = 512;
-
 /// A compiled schema.
 pub struct Validator {
     inner: jsonschema::Validator<Tree>,
     lines: Lines,
+    /// What text costs under the dearest pattern.
+    per_text: u32,
 }
 
 impl Validator {
@@ -58,7 +53,7 @@ impl Validator {
         let mut problems = Problems::default();
         problems.extend(faults(schema));
         problems.or(())?;
-        let inner = options::<Tree>().build(schema).map_err(|error| {
+        let inner = options().build(schema).map_err(|error| {
             let place = error.schema_path().as_str();
             let message = format!("the schema cannot be compiled: {}", error.masked());
             Problem::new("schema", place, message, "correct or simplify the schema")
@@ -66,6 +61,7 @@ impl Validator {
         Ok(Self {
             inner,
             lines: Lines::of(schema),
+            per_text: cost::per_text(schema),
         })
     }
 
@@ -79,15 +75,26 @@ impl Validator {
                 return Err(Violation::of_body("number", message).into());
             }
         }
-        if self.inner.is_valid(document.tree().root()) {
+        let meter = cost::meter(document.length(), self.per_text);
+        let is_valid = self.is_valid(document, &meter);
+        if meter.is_spent() {
+            let message = "the body takes too much work to be checked against this schema";
+            return Err(Violation::of_body("other", message.to_owned()).into());
+        }
+        if is_valid {
             return Ok(());
         }
         Err(self.explain(document))
     }
 
+    /// Answers yes or no; with a spent meter the answer means nothing.
+    pub(super) fn is_valid(&self, document: &Document<'_>, meter: &Meter) -> bool {
+        self.inner.is_valid(document.tree().metered(meter))
+    }
+
     #[cold]
     fn explain(&self, document: &Document<'_>) -> Violations {
-        let meter = Meter::new(EXPLAIN_STEPS, EXPLAIN_ERRORS);
+        let meter = cost::explaining(document.length(), self.per_text);
         let errors = self.inner.iter_errors(document.tree().metered(&meter));
         let found = meter.believable(errors).map(|error| Violation::of(&error));
         Violations::gather(found).unwrap_or_else(|| {
@@ -103,22 +110,25 @@ impl fmt::Debug for Validator {
     }
 }
 
-fn options<F: jsonschema::json::Json>()
--> ValidationOptions<'static, std::sync::Arc<dyn jsonschema::Retrieve>, F> {
-    jsonschema::options_for::<F>()
+pub fn options() -> ValidationOptions<'static, std::sync::Arc<dyn jsonschema::Retrieve>, Tree> {
+    jsonschema::options_for::<Tree>()
         .with_draft(Draft::Draft202012)
         .offline()
         .should_validate_formats(true)
         .with_format("regex", |_: &str| true)
         .with_format("uri-template", |_: &str| true)
-        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN))
+        .with_pattern_options(PatternOptions::regex().size_limit(cost::MAX_PATTERN))
 }
 
 /// Finds everything that keeps a schema from being used; places are relative to the schema.
 pub fn faults(schema: &Value) -> Vec<Problem> {
-    let mut problems = Vec::new();
     if let Some(problem) = bare_property_map(schema) {
         return vec![problem];
+    }
+    // What is too dear is not even tried.
+    let mut problems = cost::problems(schema);
+    if !problems.is_empty() {
+        return problems;
     }
     keyword::walk(schema, &mut |at, members| {
         problems.extend(foreign_dialect(at.as_str(), members));
@@ -165,7 +175,7 @@ fn broken_patterns(at: &str, members: &Members) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (place, pattern) in one.into_iter().chain(many) {
         let probe = serde_json::json!({ "pattern": pattern });
-        if options::<Tree>().build(&probe).is_err() {
+        if options().build(&probe).is_err() {
             let message = format!(
                 "the pattern {} is not in the linear-time subset of regular expressions",
                 violation::quote(&pattern.into())

@@ -3,9 +3,9 @@
 //! The only module that names `sonic_rs`. Callers hand in text that the guard has already
 //! scanned (UTF-8, bounded depth), so that the recursion here and in the parser is bounded.
 //!
-//! - nothing is copied out of the tree except where `const`, `enum` or `uniqueItems` compare
+//! - nothing is copied out of the tree except where `uniqueItems` compares
 //! - an error never carries the value it is about
-//! - a `Meter` bounds the work of explaining a failure, whatever the schema
+//! - a `Meter` bounds the work of a check and of explaining a failure, whatever the schema
 
 use std::{
     borrow::Cow,
@@ -29,14 +29,6 @@ impl Tree {
         sonic_rs::from_str(text)
             .map(Self)
             .map_err(|error| error.offset())
-    }
-
-    /// Gives the root to a validator.
-    pub fn root(&self) -> Node<'_> {
-        Node {
-            value: &self.0,
-            meter: None,
-        }
     }
 
     /// Gives the root to a validator that may spend only what the meter holds.
@@ -92,31 +84,49 @@ fn duplicate_name<'a>(
     names.find(|name| !seen.insert(name))
 }
 
-/// What explaining one failed body may cost.
+/// What checking one body, or explaining its failure, may cost.
 ///
-/// When it has run out, nodes look like empty leaves without siblings, so that the validator
-/// comes back at once, and errors made from then on are marked.
+/// A step is about ten nanoseconds of work. When they have run out, nodes look like empty leaves
+/// without siblings, so that the validator comes back at once, and errors made from then on are
+/// marked. A verdict reached with a spent meter says nothing.
 pub struct Meter {
     steps: AtomicU32,
     errors: AtomicU32,
+    /// Steps for reading `TEXT` bytes of a string.
+    per_text: u32,
 }
 
+/// How many bytes of a string are read for the price of one step, where no pattern makes it dearer.
+pub const TEXT: usize = 32;
+
 impl Meter {
-    pub fn new(steps: u32, errors: u32) -> Self {
+    pub fn new(steps: u32, errors: u32, per_text: u32) -> Self {
         Self {
             steps: steps.into(),
             errors: errors.into(),
+            per_text,
         }
     }
 
-    /// Takes one; answers whether something was left. One thread only, hence no read-modify-write.
-    fn spend(counter: &AtomicU32) -> bool {
+    /// Takes so many; answers whether there were as many, and leaves nothing if not. One thread
+    /// only, hence no read-modify-write.
+    fn spend(counter: &AtomicU32, many: u32) -> bool {
         let left = counter.load(Relaxed);
-        counter.store(left.saturating_sub(1), Relaxed);
-        left > 0
+        counter.store(left.saturating_sub(many), Relaxed);
+        left > 0 && left >= many
     }
 
-    fn is_spent(&self) -> bool {
+    /// Pays for this many looks at once.
+    fn pay(&self, steps: usize) -> bool {
+        Self::spend(&self.steps, u32::try_from(steps).unwrap_or(u32::MAX))
+    }
+
+    /// Pays for reading a string: by a keyword or, which may cost much more, by a pattern.
+    fn pay_for_text(&self, text: &str) -> bool {
+        text.len() < TEXT || self.pay((text.len() / TEXT).saturating_mul(self.per_text as usize))
+    }
+
+    pub fn is_spent(&self) -> bool {
         self.steps.load(Relaxed) == 0 || self.errors.load(Relaxed) == 0
     }
 
@@ -154,8 +164,19 @@ impl<'a> Node<'a> {
     fn look(&self) -> Option<&'a Value> {
         match self.meter {
             None => Some(self.value),
-            Some(meter) => (!meter.is_spent() && Meter::spend(&meter.steps)).then_some(self.value),
+            Some(meter) => (!meter.is_spent() && meter.pay(1)).then_some(self.value),
         }
+    }
+
+    /// Counts a look at text, which costs by its length.
+    fn look_at_text(&self) -> Option<&'a str> {
+        let text = self.look()?.as_str()?;
+        let is_paid = self.meter.is_none_or(|meter| meter.pay_for_text(text));
+        is_paid.then_some(text)
+    }
+
+    fn may_pay(&self, steps: usize) -> bool {
+        self.meter.is_none_or(|meter| meter.pay(steps))
     }
 }
 
@@ -181,7 +202,7 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     }
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
-        self.look()?.as_str().map(Cow::Borrowed)
+        self.look_at_text().map(Cow::Borrowed)
     }
 
     fn as_number(&self) -> Option<Number> {
@@ -212,7 +233,7 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     }
 
     fn string_length_within(&self, min: u64, max: u64) -> Option<bool> {
-        let text = self.look()?.as_str()?;
+        let text = self.look_at_text()?;
         let (bytes, fewest) = (text.len() as u64, (text.len() as u64).div_ceil(4));
         if bytes < min || fewest > max {
             return Some(false);
@@ -224,11 +245,7 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     }
 
     fn equals_value(&self, expected: &Plain) -> bool {
-        match (self.value.as_str(), expected) {
-            (Some(text), Plain::String(expected)) => text == expected,
-            (Some(_), _) | (None, Plain::String(_)) => false,
-            _ => json::cmp::equal(&plain(self.value), expected),
-        }
+        self.look().is_some_and(|value| self.equal(value, expected))
     }
 
     /// Gives an error its instance: not the value, which must not leave, but a mark that says
@@ -236,12 +253,39 @@ impl<'a> json::Node<'a, Tree> for Node<'a> {
     fn to_value(&self) -> Cow<'a, Plain> {
         let spent = self
             .meter
-            .is_some_and(|meter| meter.is_spent() || !Meter::spend(&meter.errors));
+            .is_some_and(|meter| meter.is_spent() || !Meter::spend(&meter.errors, 1));
         Cow::Owned(if spent { SPENT } else { Plain::Null })
     }
 
     fn identity(&self) -> Option<NodeIdentity> {
         Some(NodeIdentity::new(std::ptr::from_ref(self.value).addr()))
+    }
+}
+
+impl Node<'_> {
+    /// Compares without a copy. What is spent is bounded by the smaller of the two.
+    fn equal(&self, value: &Value, expected: &Plain) -> bool {
+        if !self.may_pay(1) {
+            return false;
+        }
+        match expected {
+            Plain::String(expected) => value.as_str() == Some(expected),
+            Plain::Array(expected) => value.as_array().is_some_and(|items| {
+                items.len() == expected.len()
+                    && (items.iter().zip(expected)).all(|(item, other)| self.equal(item, other))
+            }),
+            Plain::Object(expected) => value.as_object().is_some_and(|members| {
+                members.len() == expected.len() && self.may_pay(members.len() / 2) && {
+                    let mut members = members.iter();
+                    members.all(|(name, member)| {
+                        let other = expected.get(name);
+                        other.is_some_and(|other| self.equal(member, other))
+                    })
+                }
+            }),
+            _ if value.is_str() || value.is_array() || value.is_object() => false,
+            _ => json::cmp::equal(&plain(value), expected),
+        }
     }
 }
 
@@ -261,6 +305,13 @@ impl<'a> json::Object<'a, Tree> for Members<'a> {
     }
 
     fn get(&self, name: &String) -> Option<Node<'a>> {
+        // A lookup walks the members.
+        if self
+            .meter
+            .is_some_and(|meter| !meter.pay(1 + self.members.len() / 8))
+        {
+            return None;
+        }
         let value = self.members.get(name)?;
         Some(Node {
             value,
@@ -286,10 +337,11 @@ impl<'a> Iterator for MembersIter<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let meter = self.meter;
-        if meter.is_some_and(Meter::is_spent) {
+        let (name, value) = self.members.next()?;
+        if meter.is_some_and(|meter| meter.is_spent() || !meter.pay(1) || !meter.pay_for_text(name))
+        {
             return None;
         }
-        let (name, value) = self.members.next()?;
         Some((name, Node { value, meter }))
     }
 }
@@ -316,6 +368,11 @@ impl<'a> json::Array<'a, Tree> for Elements<'a> {
     }
 
     fn is_unique(&self) -> bool {
+        if let Some(meter) = self.meter
+            && !self.elements.iter().all(|item| pay_for_copy(meter, item))
+        {
+            return true;
+        }
         let values: Vec<_> = self.elements.iter().map(plain).collect();
         json::unique::is_unique(&values)
     }
@@ -331,10 +388,10 @@ impl<'a> Iterator for ElementsIter<'a> {
 
     fn next(&mut self) -> Option<Node<'a>> {
         let meter = self.meter;
-        if meter.is_some_and(Meter::is_spent) {
+        let value = self.elements.next()?;
+        if meter.is_some_and(|meter| meter.is_spent() || !meter.pay(1)) {
             return None;
         }
-        let value = self.elements.next()?;
         Some(Node { value, meter })
     }
 }
@@ -390,6 +447,25 @@ impl Json for Tree {
             meter: None,
         })
     }
+}
+
+/// Pays for a copy of a subtree and for hashing it.
+fn pay_for_copy(meter: &Meter, value: &Value) -> bool {
+    const COPY: usize = 6;
+    if !meter.pay(COPY) {
+        return false;
+    }
+    if let Some(items) = value.as_array() {
+        return items.iter().all(|item| pay_for_copy(meter, item));
+    }
+    if let Some(members) = value.as_object() {
+        let mut members = members.iter();
+        return members.all(|(name, member)| {
+            meter.pay(COPY + name.len() / TEXT) && pay_for_copy(meter, member)
+        });
+    }
+    let text = value.as_str().unwrap_or_default();
+    meter.pay(text.len() / TEXT)
 }
 
 fn plain_number(number: &sonic_rs::Number) -> serde_json::Number {

@@ -8,10 +8,18 @@ use crate::identity::Digest;
 use crate::task::Problem;
 use crate::telemetry::metrics::{Contract, Phase, Side, Sidecar, Validation};
 use http::HeaderMap;
+use std::sync::LazyLock;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Bodies above this are checked off the threads that move other traffic along.
-const LARGE: usize = 256 * 1024;
+const LARGE: usize = 64 * 1024;
+/// How many of those are checked at once, by all listeners together: the machine's processors are
+/// what they share, and those who wait keep none busy.
+static PLACES: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism();
+    Semaphore::new(processors.map_or(1, |many| many.get()))
+});
 
 /// How strictly one direction of a contract is held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,9 +52,9 @@ enum Fault {
 impl Check<'_> {
     /// Checks a body and notes the time it took; in `Warn` mode a violation is only told to the
     /// log and the counters.
-    pub fn run(&self, body: &[u8], timing: &mut Timing) -> Result<(), Trouble> {
+    pub async fn run(&self, body: &[u8], timing: &mut Timing) -> Result<(), Trouble> {
         let started = Instant::now();
-        let checked = self.judge(body);
+        let checked = self.judge(body).await;
         let phase = match self.side {
             Side::Input => Phase::ValidateInput,
             Side::Output => Phase::ValidateOutput,
@@ -56,12 +64,14 @@ impl Check<'_> {
         checked
     }
 
-    fn judge(&self, body: &[u8]) -> Result<(), Trouble> {
+    async fn judge(&self, body: &[u8]) -> Result<(), Trouble> {
         if self.mode == Mode::Off {
             self.meters.validated(self.side, Validation::Skipped);
             return Ok(());
         }
         let checked = if body.len() > LARGE {
+            // Never closed.
+            let _place = PLACES.acquire().await;
             tokio::task::block_in_place(|| self.look_at(body))
         } else {
             self.look_at(body)

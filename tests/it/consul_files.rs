@@ -229,8 +229,8 @@ async fn sidecar_work(client: &Client, within: Duration) -> Result<(), String> {
 
 async fn collector_work(client: &Client, within: Duration) -> Result<(), String> {
     let own = registration("hermes-collector");
-    work(client.kv_put("hermes/canary/_keep", "", None).await)?;
-    work(client.kv_put("hermes/index/_keep", "", None).await)?;
+    work(client.kv_put("hermes/canary/_keep", "", Some(0)).await)?;
+    work(client.kv_put("hermes/index/_keep", "", Some(0)).await)?;
     work(client.register(&own).await)?;
     work(
         client
@@ -244,10 +244,15 @@ async fn collector_work(client: &Client, within: Duration) -> Result<(), String>
             .kv_get("hermes/contracts/payment-v1.0/version", Poll::NOW)
             .await,
     )?;
-    if work(client.kv_keys("hermes/", Poll::NOW).await)?
+    if !work(client.services(Poll::NOW).await)?
         .value
-        .is_empty()
+        .contains_key(&own.name)
     {
+        return Err("the services are hidden".to_owned());
+    }
+    let entries = work(client.kv_list("hermes/index/", Poll::NOW).await)?;
+    let keys = work(client.kv_keys("hermes/", Poll::NOW).await)?;
+    if entries.value.is_empty() || keys.value.is_empty() {
         return Err("the keys are hidden".to_owned());
     }
     work(client.deregister(&own.id).await)

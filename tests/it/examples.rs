@@ -5,6 +5,7 @@
 //! PATH. What is shown as reply is what must come back. A block that no test runs fails the test.
 
 mod chain;
+mod contracts;
 mod handshake;
 mod languages;
 mod readme;

@@ -24,11 +24,12 @@ pub(super) fn put_call(
         .and_then(|count| usize::try_from(count).ok());
     let mut statement = connection.prepare_cached(
         "INSERT INTO calls (call_id, task_id, state, started_at, ended_at, deadline_at, is_root,
-             agent, application, sla_level, breaks)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             agent, application, sla_level, breaks, by_sidecar)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
          ON CONFLICT (call_id) DO UPDATE SET
              state = ?3, started_at = ?4, ended_at = ?5, deadline_at = ?6, is_root = ?7,
-             agent = ?8, application = ?9, sla_level = ?10, breaks = ?11",
+             agent = ?8, application = ?9, sla_level = ?10, breaks = ?11,
+             by_sidecar = ?12",
     )?;
     statement.execute(params![
         id,
@@ -42,6 +43,7 @@ pub(super) fn put_call(
         call.application,
         call.sla_level.as_str(),
         broken.len() as i64,
+        call.by_sidecar,
     ])?;
     Ok(broken.into_iter().skip(before.unwrap_or(0)).collect())
 }
@@ -56,18 +58,25 @@ fn callee_application<'a>(attempt: &Attempt<'a>) -> &'a str {
 /// Each question is the first entry of an index, however many calls the task has.
 pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite::Result<()> {
     let task = call.task_id.as_str();
-    let open = state_at(
-        connection,
-        "SELECT state FROM calls INDEXED BY calls_open WHERE task_id = ?1 AND ended_at IS NULL
-         ORDER BY started_at DESC, call_id DESC LIMIT 1",
-        task,
-    )?;
-    let is_open = open.is_some();
+    let open = |by_sidecar: u8| {
+        let sql = format!(
+            "SELECT state FROM calls INDEXED BY calls_open
+             WHERE task_id = ?1 AND by_sidecar = {by_sidecar} AND ended_at IS NULL
+             ORDER BY started_at DESC, call_id DESC LIMIT 1"
+        );
+        state_at(connection, &sql, task)
+    };
     let last = |which| {
         let sql = format!("SELECT state {which} ORDER BY started_at DESC, call_id DESC LIMIT 1");
         state_at(connection, &sql, task)
     };
     let root = last(ROOTS)?;
+    let open = match (open(1)?, root) {
+        // An application's own open step holds nothing open that a sidecar has seen end.
+        (None, None) => open(0)?,
+        (open, _) => open,
+    };
+    let is_open = open.is_some();
     let state = match open.or(root) {
         Some(state) => Some(state),
         // Without a root so far, the calls that are known stand in.

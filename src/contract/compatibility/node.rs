@@ -7,11 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::contract::{
-    keyword,
-    pointer::Pointer,
-    reference::{Targets, document_of},
-};
+use crate::contract::{keyword, pointer::Pointer, reference::Targets};
 
 /// Keywords that apply other schemas to the same value, `allOf` and `$ref` aside.
 const IN_PLACE: [&str; 9] = [
@@ -90,7 +86,7 @@ impl<'a> Node<'a> {
     pub fn part(self, schema: &'a Value) -> Self {
         Self {
             schema,
-            document: document_of(schema, self.document),
+            document: self.source.targets.document_of(schema, self.document),
             ..self
         }
     }

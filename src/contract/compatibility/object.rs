@@ -55,7 +55,7 @@ impl Subset {
     fn required<'a>(&self, piece: &Piece<'a>, sup: Node<'a>) -> Vec<Issue<'a>> {
         let own = piece.all_required(&self.work);
         let wanted = sup.list("required").iter().filter_map(Value::as_str);
-        let missing = wanted.filter(|name| !own.binary_search(name).is_ok());
+        let missing = wanted.filter(|name| own.binary_search(name).is_err());
         missing
             .map(|name| self.breaking(sup, &["required"], wording::required(self.side, name)))
             .collect()
@@ -116,7 +116,7 @@ impl Subset {
         }
         let mut declared = piece.names.patterns.iter();
         let is_foreign = |pattern: &&str| !own.iter().any(|(other, _)| other == pattern);
-        if piece.names.is_any || declared.any(|pattern| is_foreign(pattern)) {
+        if piece.names.is_any || declared.any(is_foreign) {
             issues.extend(self.named_like(&own, None, &piece.unnamed(), sup));
         }
         issues
@@ -222,7 +222,7 @@ impl Subset {
             let wanted = wanted.as_array().into_iter().flatten();
             let missing = wanted
                 .filter_map(Value::as_str)
-                .filter(|other| !own.binary_search(other).is_ok());
+                .filter(|other| own.binary_search(other).is_err());
             for other in missing {
                 let message = wording::required(self.side, other);
                 let message = format!("{message} beside {}", quote(&Value::from(name.as_str())));

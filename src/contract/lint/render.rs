@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{FORMATS, Finding, Profile, Severity};
+use super::{Finding, Profile, Severity};
+use crate::contract::FORMATS;
 
 /// Writes findings for a terminal. Control characters from the files are escaped.
 pub fn human(findings: &[Finding], profile: Profile) -> String {
@@ -13,19 +14,21 @@ pub fn human(findings: &[Finding], profile: Profile) -> String {
         let Finding {
             file,
             severity,
+            line,
+            column,
             problem,
         } = finding;
         let place = match problem.pointer.as_str() {
             "" => "(document)",
             pointer => pointer,
         };
-        let line = format!(
-            "{file}: {}[{}] {place}: {}",
+        let told = format!(
+            "{file}:{line}:{column}: {}[{}] {place}: {}",
             severity.as_str(),
             problem.rule,
             problem.message
         );
-        push_line(&mut text, &line);
+        push_line(&mut text, &told);
         if !problem.remedy.is_empty() {
             push_line(&mut text, &format!("    {}", problem.remedy));
         }

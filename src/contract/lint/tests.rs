@@ -346,6 +346,32 @@ fn each_doubt_is_a_warning() {
             "unknown-format",
             "/input_schema/properties/user_id/format",
         ),
+        (
+            with(
+                "/input_schema/definitions",
+                json!({"a": {"type": "string"}}),
+            ),
+            "old-keyword",
+            "/input_schema/definitions",
+        ),
+        (
+            with("/input_schema/dependencies", json!({"a": ["b"]})),
+            "old-keyword",
+            "/input_schema/dependencies",
+        ),
+        (
+            with(
+                "/output_schema",
+                closed(json!({"allOf": [{"$ref": "#/$defs/base"}]})),
+            ),
+            "closed-combination",
+            "/output_schema/additionalProperties",
+        ),
+        (
+            with("/output_schema", closed(json!({"$ref": "#/$defs/base"}))),
+            "closed-combination",
+            "/output_schema/additionalProperties",
+        ),
     ] {
         let findings = findings(&contract, Profile::Default);
         let found: Vec<_> = findings
@@ -361,6 +387,137 @@ fn each_doubt_is_a_warning() {
             .collect();
         assert_eq!(found, [(Severity::Warning, rule, pointer)]);
     }
+}
+
+/// A schema that adds one member to another, and closes itself.
+fn closed(combined: Value) -> Value {
+    let mut schema = json!({
+        "type": "object",
+        "properties": {"risk_level": {"type": "string"}},
+        "required": ["risk_level"],
+        "additionalProperties": false,
+        "$defs": {"base": {"properties": {"risk_score": {"type": "number"}}}},
+    });
+    let members = schema.as_object_mut().unwrap();
+    members.extend(combined.as_object().unwrap().clone());
+    schema
+}
+
+#[test]
+fn a_closed_schema_that_repeats_what_it_combines_is_sound() {
+    let mut schema = closed(json!({"allOf": [{"$ref": "#/$defs/base"}]}));
+    schema["properties"]["risk_score"] = json!(true);
+    let contract = with("/output_schema", schema);
+    assert_eq!(findings(&contract, Profile::Default), []);
+}
+
+#[test]
+fn an_expectation_is_judged_as_a_part() {
+    let output = json!({
+        "type": "object",
+        "oneOf": [
+            {"properties": {"kind": {"const": "a"}, "n": {"type": "integer"}}, "required": ["kind", "n"]},
+            {"properties": {"kind": {"const": "b"}, "m": {"enum": [{"x": 1, "y": 2}]}}, "required": ["kind", "m"]},
+        ],
+        "properties": {"inner": {"type": "object", "minProperties": 2}},
+        "not": {"properties": {"kind": {"const": "a"}}, "required": ["n"], "maxProperties": 1},
+        "additionalProperties": true,
+    });
+    let with_expect = |expect: Value| {
+        let mut contract = with("/output_schema", output.clone());
+        contract["probe"]["expect"] = expect;
+        findings(&contract, Profile::Default)
+    };
+    for open in [
+        json!({}),
+        json!({"kind": "a"}),
+        json!({"n": 3}),
+        json!({"m": {"x": 1}}),
+        json!({"inner": {"a": 1}}),
+    ] {
+        assert_eq!(with_expect(open.clone()), [], "{open}");
+    }
+    for wrong in [json!({"kind": "c"}), json!({"inner": 1}), json!([])] {
+        let found = with_expect(wrong.clone());
+        assert_eq!(found.len(), 1, "{wrong}");
+        assert_eq!(found[0].problem.rule, "probe-expect");
+    }
+}
+
+#[test]
+fn every_rule_has_a_meaning() {
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/contract");
+    let mut folders = vec![sources];
+    let mut rules = std::collections::BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !path.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for call in ["Problem::new(", ".fault(", " fault("] {
+                    let begins = text.split(call).skip(1);
+                    let named = begins.filter_map(|rest| rest.trim_start().strip_prefix('"'));
+                    rules.extend(named.map(|rest| rest.split('"').next().unwrap().to_owned()));
+                }
+            }
+        }
+    }
+    assert!(rules.len() > 40, "{rules:?}");
+    let unknown: Vec<_> = rules
+        .iter()
+        .filter(|rule| rules::meaning(rule).is_none())
+        .collect();
+    assert_eq!(unknown, [] as [&String; 0]);
+}
+
+#[test]
+fn sarif_points_into_the_file() {
+    let mut contract = with("/constraints/timeout_ms", json!(0));
+    contract.as_object_mut().unwrap().remove("probe");
+    let text = serde_json::to_string_pretty(&contract).unwrap();
+    let line = 1 + text
+        .lines()
+        .position(|line| line.contains("timeout_ms"))
+        .unwrap();
+    let found = lint(
+        &[("./con tracts/a.json".to_owned(), text.into_bytes())],
+        Profile::Default,
+    );
+    let log: Value = serde_json::from_str(&sarif(&found)).unwrap();
+    assert_eq!(log["version"], "2.1.0");
+    assert!(log["$schema"].as_str().unwrap().contains("sarif-2.1.0"));
+    let run = &log["runs"][0];
+    let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
+    assert!(
+        rules
+            .iter()
+            .all(|rule| rule["shortDescription"]["text"] != rule["id"])
+    );
+    let results = run["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    for result in results {
+        let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
+        assert_eq!(rules[index]["id"], result["ruleId"]);
+        assert_ne!(result["message"]["text"], "");
+    }
+    let timeout = results
+        .iter()
+        .find(|result| result["ruleId"] == "timeout")
+        .unwrap();
+    assert_eq!(timeout["level"], "error");
+    let place = &timeout["locations"][0]["physicalLocation"];
+    assert_eq!(place["artifactLocation"]["uri"], "con%20tracts/a.json");
+    assert_eq!(place["region"]["startLine"], line);
+    assert_eq!(place["region"]["startColumn"], 5);
+}
+
+#[test]
+fn text_that_is_no_json_is_shown_where_it_breaks() {
+    let broken = b"{\n  \"id\": \"a-v1.0\",\n  \"version\" 1\n}".to_vec();
+    let found = lint(&[("c.json".to_owned(), broken)], Profile::Default);
+    assert_eq!((found[0].problem.rule, found[0].line), ("json", 3));
 }
 
 #[test]
@@ -403,7 +560,7 @@ fn the_strict_profile_asks_for_two_words() {
 #[test]
 fn text_that_is_no_contract_is_one_finding() {
     for (body, in_text) in [
-        (&b""[..], "body required"),
+        (&b""[..], "the file is empty"),
         (b"{\"id\":1,\"id\":2}", "/id occurs twice"),
         (b"[]", "JSON object"),
         (b"\xef\xbb\xbf{}", "byte order mark"),
@@ -466,7 +623,7 @@ fn both_renderings_tell_the_same() {
     let human = human(&findings, Profile::Strict);
     assert_eq!(
         human,
-        "c.json: error[unknown-field] /constraints/cpu\\u{1b}[2J: unknown field\n    \
+        "c.json:1:17: error[unknown-field] /constraints/cpu\\u{1b}[2J: unknown field\n    \
          remove it, or let its name begin with \"x-\"\n\
          1 error, 0 warnings (profile strict)\n"
     );

@@ -173,7 +173,7 @@ pub async fn renewed(
         let source = Box::new(untrusted);
         return Err(Error::Untrusted { key, source });
     }
-    let compiled = directory.cache.compiled(&contract);
+    let compiled = directory.cache.compiled_apart(contract).await;
     compiled.map_err(|problems| Error::Faulty { key, problems })
 }
 

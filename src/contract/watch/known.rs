@@ -113,5 +113,5 @@ async fn usable(body: &str, cache: &Cache, trust: &Trust) -> Option<Arc<Compiled
         return None;
     }
     // A contract that no longer compiles is met again, and named, when it is used.
-    cache.compiled(&contract).ok()
+    cache.compiled_apart(contract).await.ok()
 }

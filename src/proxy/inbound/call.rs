@@ -172,7 +172,7 @@ impl Call {
         trace: Trace,
     ) -> Result<(Answer, Digest), Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
-        self.check_body(Side::Input, &body)?;
+        self.check_body(Side::Input, &body).await?;
         self.check_wrappable(&body)?;
         self.check_readiness()?;
         let permits = &self.served.permits;
@@ -191,11 +191,11 @@ impl Call {
         head::check_answer(&answer.headers, &self.inbound.config.limits.head)?;
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
-        self.judge(&answer, output)?;
+        self.judge(&answer, output).await?;
         Ok((answer, output))
     }
 
-    fn check_body(&mut self, side: Side, body: &Bytes) -> Result<(), Trouble> {
+    async fn check_body(&mut self, side: Side, body: &Bytes) -> Result<(), Trouble> {
         let served = &self.served;
         let check = Check {
             contract: &served.contract,
@@ -208,7 +208,7 @@ impl Call {
             meters: &served.meters,
             metrics: &self.inbound.recorder.metrics,
         };
-        check.run(body, &mut self.timing)
+        check.run(body, &mut self.timing).await
     }
 
     /// Holds that what goes into a wrapper is one JSON value, also where the contract is not held
@@ -338,21 +338,21 @@ impl Call {
     }
 
     /// Holds a success against the contract; other answers are the application's own affair.
-    fn judge(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
+    async fn judge(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
         if !answer.status.is_success() {
             return Ok(());
         }
-        let checked = self.check_output(answer, output);
+        let checked = self.check_output(answer, output).await;
         checked.map_err(|trouble| trouble.executed(true))
     }
 
-    fn check_output(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
+    async fn check_output(&mut self, answer: &Answer, output: Digest) -> Result<(), Trouble> {
         check::digest(&answer.headers, output, Problem::ReplyDigestMismatch)?;
         if headers::is_coded(&answer.headers) && self.served.output == Mode::Strict {
             let detail = "the reply is coded although identity was asked for; it cannot be checked";
             return Err(Trouble::new(Problem::OutputInvalid, detail));
         }
-        self.check_body(Side::Output, &answer.body)
+        self.check_body(Side::Output, &answer.body).await
     }
 
     async fn finish(mut self, attempt: Attempt, answer: Answer, digest: Digest) -> Response<Body> {

@@ -167,7 +167,8 @@ impl Call {
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         let plan = self.plan(attempt)?;
-        self.check_body(&plan.offer.contract, Side::Input, &input)?;
+        self.check_body(&plan.offer.contract, Side::Input, &input)
+            .await?;
         let timeout = plan.offer.contract.contract.constraints.timeout;
         if !plan.deadline.leaves_time(Instant::now(), timeout) {
             let detail = "the deadline left no time for an attempt";
@@ -187,7 +188,7 @@ impl Call {
             .timeout_used(started.elapsed(), timeout);
         let answer = answered?;
         head::check_answer(&answer.headers, &limits)?;
-        self.judge(attempt, &plan, answer)
+        self.judge(attempt, &plan, answer).await
     }
 
     /// Chooses the instance and bounds the call's time.
@@ -230,7 +231,12 @@ impl Call {
         }
     }
 
-    fn check_body(&mut self, contract: &Compiled, side: Side, body: &Bytes) -> Result<(), Trouble> {
+    async fn check_body(
+        &mut self,
+        contract: &Compiled,
+        side: Side,
+        body: &Bytes,
+    ) -> Result<(), Trouble> {
         let check = Check {
             contract,
             limits: &self.outbound.config.limits.body,
@@ -239,7 +245,7 @@ impl Call {
             meters: self.target.found.meters(),
             metrics: &self.outbound.recorder.metrics,
         };
-        check.run(body, &mut self.timing)
+        check.run(body, &mut self.timing).await
     }
 
     async fn ask(
@@ -268,7 +274,7 @@ impl Call {
     }
 
     /// Reads what the callee's sidecar says of the attempt, and checks a success again.
-    fn judge(
+    async fn judge(
         &mut self,
         attempt: &mut Attempt,
         plan: &Plan,
@@ -284,6 +290,7 @@ impl Call {
         if answer.status.is_success() {
             attempt.note(|report| report.output_digest = Some(digest.to_string()));
             self.check_body(&plan.offer.contract, Side::Output, &answer.body)
+                .await
                 .map_err(|trouble| trouble.executed(executed))?;
         }
         let (end, failure) = match told_problem(&answer) {

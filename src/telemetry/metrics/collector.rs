@@ -36,6 +36,49 @@ impl Received {
     const ALL: [&'static str; 4] = ["accepted", "duplicate", "conflict", "rejected"];
 }
 
+/// What a published contract was found to be, the worse the later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Audit {
+    Ok,
+    /// Sound, and nobody's word stands behind it.
+    Unsigned,
+    /// Not looked at yet, or beyond the bounds of the audit.
+    Unaudited,
+    /// No contract can be read there.
+    Unreadable,
+    /// Nobody who is believed has signed it.
+    Untrusted,
+    /// It is not what was published.
+    Mismatch,
+}
+
+impl Audit {
+    pub const ALL: [Audit; 6] = [
+        Audit::Ok,
+        Audit::Unsigned,
+        Audit::Unaudited,
+        Audit::Unreadable,
+        Audit::Untrusted,
+        Audit::Mismatch,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Audit::Ok => "ok",
+            Audit::Unsigned => "unsigned",
+            Audit::Unaudited => "unaudited",
+            Audit::Unreadable => "unreadable",
+            Audit::Untrusted => "untrusted",
+            Audit::Mismatch => "mismatch",
+        }
+    }
+
+    /// Says whether a person must look at it.
+    pub fn is_wrong(self) -> bool {
+        self >= Audit::Unreadable
+    }
+}
+
 /// All families of one collector; shared by `Arc`.
 #[derive(Debug)]
 pub struct Collector {
@@ -48,6 +91,8 @@ pub struct Collector {
     breaks: IntCounterVec,
     lag: Histogram,
     store_write: Histogram,
+    audits: [IntGauge; Audit::ALL.len()],
+    consul_requests: IntCounterVec,
     pub(super) tls: TlsSeries,
 }
 
@@ -62,6 +107,11 @@ impl Collector {
         let open = to.gauges(
             "tasks_open",
             "Tasks whose newest attempt has not ended, by its state.",
+            &["state"],
+        );
+        let audits = to.gauges(
+            "contract_audits",
+            "Published contracts by what the last audit found; 0 all round before the first.",
             &["state"],
         );
         Self {
@@ -91,6 +141,12 @@ impl Collector {
                 "store_write_duration_seconds",
                 "Time of one commit, whatever it holds.",
                 PROCESSING,
+            ),
+            audits: Audit::ALL.map(|state| audits.with_label_values(&[state.as_str()])),
+            consul_requests: to.counters(
+                "consul_requests_total",
+                "Requests to Consul.",
+                &["operation", "result"],
             ),
             tls: TlsSeries::declare(&to),
             registry,
@@ -140,6 +196,25 @@ impl Collector {
         self.lag.observe(lag.as_secs_f64());
     }
 
+    /// Shows how many published contracts are in each state, in the order of `Audit::ALL`.
+    pub fn audited(&self, counts: [usize; Audit::ALL.len()]) {
+        for (gauge, count) in self.audits.iter().zip(counts) {
+            gauge.set(count as i64);
+        }
+    }
+
+    /// Begins the series of one kind of request to Consul at 0.
+    pub fn consul_kind(&self, operation: &str, result: &str) {
+        self.consul_requests.with_label_values(&[operation, result]);
+    }
+
+    /// Counts one request to Consul; both labels come from the client's enums.
+    pub fn consul_request(&self, operation: &str, result: &str) {
+        self.consul_requests
+            .with_label_values(&[operation, result])
+            .inc();
+    }
+
     pub fn store_write(&self, took: Duration) {
         self.store_write.observe(took.as_secs_f64());
     }
@@ -178,6 +253,7 @@ mod tests {
             r#"hermes_collector_tasks_finished_total{application="fraud",state="timeout"} 0"#,
             r#"hermes_collector_chain_breaks_total{application="fraud"} 0"#,
             r#"hermes_collector_reports_total{result="conflict"} 0"#,
+            r#"hermes_collector_contract_audits{state="mismatch"} 0"#,
         ] {
             assert!(text.contains(series), "missing {series}");
         }

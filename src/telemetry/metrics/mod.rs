@@ -19,7 +19,7 @@ mod standing;
 mod tasks;
 mod tls;
 
-pub use collector::{Collector, Received};
+pub use collector::{Audit, Collector, Received};
 pub use contract::{AttemptKind, Contract, Direction, Side, UNKNOWN, Validation};
 pub use proxy::Phase;
 pub use sidecar::Sidecar;

@@ -194,6 +194,19 @@ pub const COLLECTOR: &[Family] = &[
         Counter,
         &[("application", &["fraud"])],
     ),
+    family(
+        "hermes_collector_contract_audits",
+        Gauge,
+        &[("state", &["ok", "unsigned", "mismatch"])],
+    ),
+    family(
+        "hermes_collector_consul_requests_total",
+        Counter,
+        &[
+            ("operation", &["kv_read", "health", "watch"]),
+            ("result", &["ok", "unreachable"]),
+        ],
+    ),
     family("hermes_collector_report_lag_seconds", Histogram, &[]),
     family(
         "hermes_collector_store_write_duration_seconds",

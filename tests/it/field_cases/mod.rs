@@ -18,6 +18,7 @@ mod media;
 mod message;
 mod neighbours;
 mod peer;
+mod schemas;
 mod switching;
 mod target;
 pub mod waiting;
@@ -94,6 +95,16 @@ cases! {
         json::numbers_are_exact_or_refused
     26 "deep nesting"
         json::deep_nesting_is_refused_wherever_json_is_read
+    27 "format"
+        schemas::a_format_is_checked_or_named_by_the_linter
+    28 "schemas that fetch"
+        schemas::no_schema_makes_the_sidecar_fetch
+    29 "schemas that cost"
+        schemas::no_schema_keeps_the_sidecar_busy
+    30 "schemas that say less"
+        schemas::a_schema_that_says_less_is_told_of
+    31 "data in errors"
+        schemas::no_value_leaves_with_an_error
 }
 
 /// What a run says of one case: told when it has ended, whichever way.

@@ -104,6 +104,35 @@ fn registering() -> Vec<Step> {
         get("/v1/agent/service/orders-1?hash=other&wait=10s"),
         get("/v1/agent/service/none"),
         get("/v1/catalog/services"),
+        Wakes(
+            "/v1/catalog/services?stale&index={index}&wait=20s",
+            Method::PUT,
+            REGISTER,
+            with(orders(), "Tags", json!(["hermes", "y"])),
+        ),
+        Wakes(
+            "/v1/catalog/services?stale&index={index}&wait=20s",
+            Method::PUT,
+            REGISTER,
+            orders(),
+        ),
+        Sleeps(
+            "/v1/catalog/services?index={index}&wait=300ms",
+            Method::PUT,
+            REGISTER,
+            orders(),
+        ),
+        Sleeps(
+            "/v1/catalog/services?index={index}&wait=300ms",
+            Method::PUT,
+            "/v1/agent/check/update/orders-1:ttl",
+            json!({"Status": "warning", "Output": "for nobody who looks at names"}),
+        ),
+        put(
+            "/v1/agent/check/update/orders-1:ttl",
+            json!({"Status": "critical", "Output": ""}),
+        ),
+        Until(HEALTH, |body| body[0]["Checks"][1]["Status"] == "critical"),
         Sleeps(
             "/v1/health/service/orders?index={index}&wait=300ms",
             Method::PUT,
@@ -324,6 +353,14 @@ fn keeping() -> Vec<Step> {
             Method::PUT,
             "/v1/kv/a/x/1",
             json!(9),
+        ),
+        get("/v1/kv/a/x/?keys"),
+        // One of a kind with the keys: what is there changes, and which there are does not.
+        Wakes(
+            "/v1/kv/a/x/?keys&stale&index={index}&wait=20s",
+            Method::PUT,
+            "/v1/kv/a/x/1",
+            json!(11),
         ),
         get("/v1/kv/a/x/?keys"),
         Wakes(

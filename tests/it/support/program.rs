@@ -29,6 +29,20 @@ pub fn list_of_cases() -> Option<PathBuf> {
     named("HERMES_TEST_CASES")
 }
 
+/// Returns the folder of the JSON Schema test suite; says aloud that it is left out if none is named.
+pub fn schema_suite() -> Option<PathBuf> {
+    let suite = named("HERMES_TEST_SCHEMA_SUITE");
+    if suite.is_none() {
+        let mut terminal = std::io::stderr();
+        writeln!(
+            terminal,
+            "LEFT OUT: the JSON Schema test suite (tests/run fetches it)"
+        )
+        .unwrap();
+    }
+    suite
+}
+
 /// Returns the variables by which Python, Node and Cargo find what examples and test peers need:
 /// the packages that `tests/run` fetched, else the machine's own, and a place to build in.
 pub fn packages() -> Vec<(&'static str, PathBuf)> {

@@ -23,9 +23,23 @@ pub struct Prometheus {
 impl Prometheus {
     /// Starts a server that scrapes these `host:port` addresses, all under the job `hermes`.
     pub async fn scraping(targets: &[String]) -> Self {
+        Self::start(&format!("static_configs: [{{targets: {targets:?}}}]")).await
+    }
+
+    /// Starts a server that asks at `url` whom to scrape, under the job `hermes`; the team that it
+    /// is told becomes a label.
+    pub async fn discovering(url: &str) -> Self {
+        Self::start(&format!(
+            "http_sd_configs: [{{url: {url:?}, refresh_interval: 1s}}], \
+             relabel_configs: [{{source_labels: [__meta_hermes_team], target_label: team}}]"
+        ))
+        .await
+    }
+
+    async fn start(job: &str) -> Self {
         let config = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-             scrape_configs: [{{job_name: hermes, static_configs: [{{targets: {targets:?}}}]}}]\n"
+             scrape_configs: [{{job_name: hermes, {job}}}]\n"
         );
         for _ in 0..STARTS {
             let (port, directory) = (

@@ -55,6 +55,61 @@ async fn calls_and_reports_go_by_certificate() {
     }
 }
 
+/// A report of this side about a call of the fraud contract.
+fn report(call: &str, reporter: &str, application: &str) -> Value {
+    json!({
+        "call_id": call, "task_id": call, "step_id": "s", "attempt": 1, "state": "completed",
+        "states": [{"state": "completed", "at": "2026-11-30T10:00:00.000Z"}],
+        "reporter": reporter, "agent": AGENT, "application": application,
+        "deadline_at": "2026-11-30T10:00:00.500Z", "duration_ms": 12,
+    })
+}
+
+#[tokio::test]
+async fn nobody_tells_of_a_contract_that_another_serves() {
+    let house = House::start().await;
+    let url = house.collector.url();
+    let tell = async |name: &str, reports: Value| {
+        let client = client_of(&house.ca, name);
+        Reply::to(client.post(format!("{url}/report-status")).json(&reports)).await
+    };
+    wait_until(WITHIN, "known server of the contract", async || {
+        let agents = client_of(&house.ca, "shop").get(format!("{url}/agents"));
+        let reply = Reply::to(agents).await;
+        reply.status == 200 && reply.json()[0]["application"] == "fraud"
+    })
+    .await;
+    let forged = tell("shop", json!([report("c-1", "callee", "shop")])).await;
+    forged.problem(403, "forbidden");
+    assert!(house.collector.task("c-1").await.is_none());
+    let log = house.collector.log();
+    let audit = log
+        .lines()
+        .find(|line| line.contains(r#""audit":true"#))
+        .unwrap();
+    assert!(
+        audit.contains(r#""caller":"shop""#) && audit.contains(AGENT),
+        "{audit}"
+    );
+    let mixed = json!([
+        report("c-2", "caller", "shop"),
+        report("c-3", "callee", "shop")
+    ]);
+    let receipt = tell("shop", mixed).await.json();
+    assert_eq!(
+        (&receipt["accepted"], &receipt["rejected"][0]["index"]),
+        (&json!(1), &json!(1))
+    );
+    let receipt = tell("fraud", json!([report("c-1", "callee", "fraud")]))
+        .await
+        .json();
+    assert_eq!(receipt["accepted"], 1, "{receipt}");
+    // Of a contract that nobody in Consul serves, nothing can be held against anybody.
+    let mut unknown = report("c-4", "callee", "shop");
+    unknown["agent"] = "never-v1.0".into();
+    assert_eq!(tell("shop", unknown).await.json()["accepted"], 1);
+}
+
 #[tokio::test]
 async fn the_calling_application_is_the_one_that_the_certificate_names() {
     let house = House::start_with(|callee| callee.set("inbound.passthrough", vec!["/free"])).await;
