@@ -31,14 +31,16 @@ impl Answer {
     }
 }
 
-/// Runs a command's one future.
+/// Runs a command's one future. A name lookup that still hangs then is left behind: it cannot be
+/// called off, and the command has its answer.
 pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    runtime
-        .map_err(|error| Failure::bug(&error))?
-        .block_on(future)
+    let runtime = runtime.map_err(|error| Failure::bug(&error))?;
+    let done = runtime.block_on(future);
+    runtime.shutdown_background();
+    done
 }
 
 /// Makes a client for `base`, which may be `unix:PATH`. It never goes through a proxy, which may be
@@ -152,4 +154,22 @@ pub(super) fn base(
             "the port is only known to the process: give --{name} URL"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_that_hangs_does_not_hold_the_command_up() {
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let done = block_on(async move {
+            // Lookups run like this; it ends when the test lets it go.
+            let hanging = tokio::task::spawn_blocking(move || held.recv());
+            drop(tokio::time::timeout(Duration::from_millis(10), hanging).await);
+            Ok(7)
+        });
+        assert!(matches!(done, Ok(7)));
+        drop(let_go);
+    }
 }

@@ -65,7 +65,7 @@ struct Call<'a> {
     context: Context<'a>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Context<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task_id: Option<&'a str>,
@@ -113,6 +113,19 @@ pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
     Ok(outcome(answer.status.as_u16()))
 }
 
+/// Writes the body of a call that says nothing but its task.
+pub(super) fn body(agent: &str, input: &RawValue, task_id: &str) -> Vec<u8> {
+    let call = Call {
+        agent,
+        input,
+        context: Context {
+            task_id: Some(task_id),
+            ..Context::default()
+        },
+    };
+    serde_json::to_vec(&call).expect("it is made of strings and of JSON")
+}
+
 fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
@@ -125,7 +138,7 @@ fn outcome(status: u16) -> Exit {
     }
 }
 
-fn read_input(path: Option<&Path>) -> Result<Box<RawValue>, Failure> {
+pub(super) fn read_input(path: Option<&Path>) -> Result<Box<RawValue>, Failure> {
     let mut text = String::new();
     let name = path.unwrap_or(Path::new("-"));
     let read = match path {

@@ -8,9 +8,11 @@
 mod check;
 mod client;
 mod diff;
+mod doctor;
 mod exit;
 mod explain;
 mod file;
+mod gate;
 mod invoke;
 mod keygen;
 mod lint;
@@ -18,6 +20,7 @@ mod local;
 mod openapi;
 mod output;
 mod published;
+mod quantile;
 mod running;
 mod serve;
 mod settings;
@@ -85,6 +88,10 @@ enum Command {
     Keygen(keygen::KeygenArgs),
     /// Make one call through the local sidecar and print the reply.
     Invoke(invoke::InvokeArgs),
+    /// Make many calls of one contract and hold them against its limits; exit 1 if not met.
+    Verify(gate::VerifyArgs),
+    /// Look for what makes tasks slow: the registry, validation, the network; exit 1 if found.
+    Doctor(doctor::DoctorArgs),
     /// Print a task's steps and states from the collector.
     Task(task::TaskArgs),
     /// Tell where a task's calls to an agent go, and why not elsewhere.
@@ -230,6 +237,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Contract(ContractCommand::Verify(args)) => sign::verify(args),
         Command::Keygen(args) => keygen::keygen(args),
         Command::Invoke(args) => invoke::invoke(args),
+        Command::Verify(args) => gate::verify(args),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Task(args) => task::task(args),
         Command::Explain(args) => explain::explain(args),
         Command::Drain(args) => local::drain(args),

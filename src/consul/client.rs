@@ -1,5 +1,9 @@
 //! The verbs: what we ask of the local agent and, through it, of the cluster.
 
+mod load;
+
+pub use load::{Load, RequestTimes};
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ mod transport;
 pub mod watch;
 
 pub use answer::{Answer, Poll};
-pub use client::Client;
+pub use client::{Client, Load, RequestTimes};
 pub use error::{Error, ErrorKind};
 pub use instance::Instance;
 pub use kv::{KvEntry, MAX_VALUE_BYTES};

@@ -18,9 +18,20 @@ const LEADER_WITHIN: Duration = Duration::from_secs(30);
 pub struct Consul {
     process: Process,
     ports: Ports,
-    tls: Value,
+    ready: Ready,
+    /// What its config says beside the usual.
+    more: Value,
     directory: TempDir,
     client: reqwest::Client,
+}
+
+/// What a start waits for.
+#[derive(Clone, Copy)]
+enum Ready {
+    /// Its node is in the catalogue.
+    Listed,
+    Leads,
+    Answers,
 }
 
 #[derive(Clone, Copy)]
@@ -47,7 +58,26 @@ impl Consul {
         .await
     }
 
-    async fn start_with(tls: Value) -> Self {
+    /// Starts one that lets nobody do anything without a token, and returns once it leads.
+    pub async fn start_closed() -> Self {
+        let acl = json!({"acl": {"enabled": true, "default_policy": "deny"}});
+        Self::start_until(Ready::Leads, acl).await
+    }
+
+    /// Starts one that waits for a second server, which never comes, and so has no leader.
+    pub async fn start_leaderless() -> Self {
+        Self::start_until(
+            Ready::Answers,
+            json!({"server": true, "bootstrap_expect": 2}),
+        )
+        .await
+    }
+
+    async fn start_with(more: Value) -> Self {
+        Self::start_until(Ready::Listed, more).await
+    }
+
+    async fn start_until(ready: Ready, more: Value) -> Self {
         for _ in 0..STARTS {
             let ports = Ports {
                 http: free_port(),
@@ -56,11 +86,12 @@ impl Consul {
                 https: free_port(),
             };
             let directory = TempDir::with_prefix("hermes-consul-").unwrap();
-            let process = spawn(ports, &tls, &directory);
+            let process = spawn(ports, &more, &directory);
             let mut consul = Self {
                 process,
                 ports,
-                tls: tls.clone(),
+                ready,
+                more: more.clone(),
                 directory,
                 client: client(),
             };
@@ -89,7 +120,7 @@ impl Consul {
     /// Starts it again at the same address, knowing nothing.
     pub async fn restart_empty(&mut self) {
         self.process.kill9();
-        self.process = spawn(self.ports, &self.tls, &self.directory);
+        self.process = spawn(self.ports, &self.more, &self.directory);
         assert!(
             self.leads().await,
             "another process took the port of a stopped Consul"
@@ -143,22 +174,24 @@ impl Consul {
         .await
     }
 
-    /// Waits until it leads; says no when another process has one of its ports.
+    /// Waits until it is ready; says no when another process has one of its ports.
     async fn leads(&mut self) -> bool {
-        let node = format!("{}/v1/health/node/{}", self.address(), node(self.ports));
+        let (path, wanted) = match self.ready {
+            Ready::Listed => (format!("health/node/{}", node(self.ports)), "serfHealth"),
+            Ready::Leads => ("status/leader".to_owned(), ":"),
+            Ready::Answers => ("status/leader".to_owned(), "\""),
+        };
+        let url = format!("{}/v1/{path}", self.address());
         let client = &self.client;
         self.process
-            .serves(LEADER_WITHIN, async || lists_itself(client, &node).await)
+            .serves(LEADER_WITHIN, async || says(client, &url, wanted).await)
             .await
     }
 }
 
-async fn lists_itself(client: &reqwest::Client, node: &str) -> bool {
-    match client.get(node).send().await {
-        Ok(reply) => reply
-            .text()
-            .await
-            .is_ok_and(|text| text.contains("serfHealth")),
+async fn says(client: &reqwest::Client, url: &str, wanted: &str) -> bool {
+    match client.get(url).send().await {
+        Ok(reply) => reply.text().await.is_ok_and(|text| text.contains(wanted)),
         Err(_) => false,
     }
 }
@@ -167,7 +200,7 @@ fn node(ports: Ports) -> String {
     format!("hermes-test-{}", ports.http)
 }
 
-fn spawn(ports: Ports, tls: &Value, directory: &TempDir) -> Process {
+fn spawn(ports: Ports, more: &Value, directory: &TempDir) -> Process {
     let mut config = json!({
         "node_name": node(ports),
         "bind_addr": "127.0.0.1",
@@ -179,16 +212,23 @@ fn spawn(ports: Ports, tls: &Value, directory: &TempDir) -> Process {
         "disable_update_check": true,
         "log_level": "info",
     });
-    for (key, value) in tls.as_object().unwrap() {
+    for (key, value) in more.as_object().unwrap() {
         config[key] = value.clone();
+    }
+    if more.get("cert_file").is_some() {
         config["ports"]["https"] = ports.https.into();
+    }
+    let is_server = more.get("server").is_some();
+    if is_server {
+        config["data_dir"] = directory.path().join("data").to_str().unwrap().into();
     }
     let file = directory.path().join("consul.json");
     std::fs::write(&file, config.to_string()).unwrap();
     let mut command = Command::new(program::consul());
-    command
-        .args(["agent", "-dev", "-config-file"])
-        .arg(file)
-        .current_dir(directory);
+    command.arg("agent");
+    if !is_server {
+        command.arg("-dev");
+    }
+    command.arg("-config-file").arg(file).current_dir(directory);
     Process::spawn("consul", command, &directory.path().join("consul.log"))
 }

@@ -1,6 +1,7 @@
-//! A TCP relay that can be cut or muted: the network between two processes.
+//! A TCP relay that can be cut, muted or slowed: the network between two processes.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +18,8 @@ pub struct Link {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Whole,
+    /// What the target says comes this much later.
+    Slow(Duration),
     Mute,
     Cut,
 }
@@ -51,7 +54,12 @@ impl Link {
         self.state.send_replace(State::Mute);
     }
 
-    /// Lets everything through again.
+    /// Slows it: what the target says arrives `by` later.
+    pub fn delay(&self, by: Duration) {
+        self.state.send_replace(State::Slow(by));
+    }
+
+    /// Lets everything through again, at once.
     pub fn restore(&self) {
         self.state.send_replace(State::Whole);
     }
@@ -87,11 +95,16 @@ async fn relay(listener: TcpListener, target: String, state: watch::Receiver<Sta
     }
 }
 
-/// Passes on what the target says, unless it is muted just then.
+/// Passes on what the target says, unless it is muted just then; a delay holds up what comes after
+/// it too, which is enough for exchanges of one piece.
 async fn hear(mut far: OwnedReadHalf, mut near: OwnedWriteHalf, state: watch::Receiver<State>) {
     let mut chunk = [0; 16 * 1024];
     while let Ok(length @ 1..) = far.read(&mut chunk).await {
-        let muted = *state.borrow() == State::Mute;
+        let state = *state.borrow();
+        if let State::Slow(by) = state {
+            tokio::time::sleep(by).await;
+        }
+        let muted = state == State::Mute;
         if !muted && near.write_all(&chunk[..length]).await.is_err() {
             return;
         }

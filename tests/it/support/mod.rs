@@ -14,6 +14,7 @@ pub mod article;
 pub mod authority;
 pub mod client;
 pub mod collector;
+pub mod command;
 pub mod consul;
 pub mod contract;
 pub mod digest;
