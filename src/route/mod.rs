@@ -5,8 +5,10 @@
 //! the same instance for the same task. Elsewhere: which instances there are (`contract`), and
 //! what is sent to them (`proxy`).
 
+mod ejection;
 mod filter;
 mod rank;
 
+pub use ejection::{Config as EjectionConfig, Ejector, Reason, Standing};
 pub use filter::{Candidate, ForeignTeam, Misfit, Query};
 pub use rank::{best, key};
