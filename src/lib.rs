@@ -21,6 +21,7 @@ pub mod store;
 
 // 3 rooms
 pub mod contract;
+pub mod reply;
 pub mod route;
 pub mod spool;
 
