@@ -15,7 +15,7 @@ mod table;
 
 use crate::identity::Digest;
 use crate::store::{Store, StoreError};
-use crate::task::{Id, Timestamp};
+use crate::task::{Failure, Id, State, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,10 +70,9 @@ pub struct Answer {
     /// Names and values, in order.
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
-    /// The end state's wire name.
-    pub state: String,
-    /// The call that was answered.
-    pub call_id: String,
+    /// The end that it was.
+    pub state: State,
+    pub failure: Option<Failure>,
 }
 
 /// What is known of a request.
@@ -84,10 +83,10 @@ pub enum Found {
     Answered(Answer),
     /// Somebody is at it in this very process.
     InFlight,
-    /// It was begun, and nobody can say what became of it.
-    InDoubt,
-    /// The key is known with another payload.
-    OtherPayload,
+    /// It was begun, was left in this state, and nobody can say what became of it.
+    InDoubt(State),
+    /// The key is known with another payload, which came to this state.
+    OtherPayload(State),
 }
 
 /// The right to carry a request out; let go of without a word it leaves a doubt.
@@ -136,15 +135,15 @@ impl Replies {
         Ok(match row.await? {
             table::Row::New => match unused.0.take() {
                 Some(ticket) => Found::New(ticket),
-                None => Found::InDoubt,
+                None => Found::InFlight,
             },
             known => {
                 unused.forget();
                 match known {
                     table::Row::Answered(answer) => Found::Answered(answer),
-                    table::Row::InFlight => Found::InFlight,
-                    table::Row::OtherPayload => Found::OtherPayload,
-                    table::Row::New | table::Row::InDoubt => Found::InDoubt,
+                    table::Row::New | table::Row::InFlight => Found::InFlight,
+                    table::Row::InDoubt(state) => Found::InDoubt(state),
+                    table::Row::OtherPayload(state) => Found::OtherPayload(state),
                 }
             }
         })
@@ -177,6 +176,11 @@ impl Ticket {
         self.settle(table::End::Undone);
     }
 
+    /// Leaves a doubt: the application was asked, and what it did is not known.
+    pub fn doubted(mut self, state: State) {
+        self.settle(table::End::Doubt(state));
+    }
+
     fn settle(&mut self, end: table::End) {
         if let Some(run) = self.run.take() {
             self.replies.settle(run, end);
@@ -186,7 +190,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.settle(table::End::Doubt);
+        self.settle(table::End::Doubt(State::Executing));
     }
 }
 

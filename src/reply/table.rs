@@ -2,7 +2,7 @@
 
 use super::{Answer, Config, DOUBTED, KEPT, Name};
 use crate::identity::Digest;
-use crate::task::{Id, Timestamp};
+use crate::task::{Id, State, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub const MIGRATION: &str = "
         headers TEXT,
         body BLOB,
         end_state TEXT,
-        call_id TEXT
+        failure TEXT
     ) STRICT;
     CREATE UNIQUE INDEX replies_by_key ON replies (scope, agent, key);
     CREATE INDEX replies_by_end ON replies (state, ends_at, size);";
@@ -47,15 +47,17 @@ pub enum Row {
     New,
     Answered(Answer),
     InFlight,
-    InDoubt,
-    OtherPayload,
+    /// The state it was left in.
+    InDoubt(State),
+    /// The state of what the key stands for.
+    OtherPayload(State),
 }
 
 /// How work ended.
 pub enum End {
     Answered(Answer),
     Undone,
-    Doubt,
+    Doubt(State),
 }
 
 /// Looks a request up and writes its row if there is none.
@@ -87,7 +89,7 @@ fn known(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Re
     let name = &begun.name;
     let found = connection
         .prepare_cached(
-            "SELECT run, payload, boot, state, ends_at, status, headers, body, end_state, call_id
+            "SELECT run, payload, boot, state, ends_at, status, headers, body, end_state, failure
              FROM replies WHERE scope = ?1 AND agent = ?2 AND key = ?3",
         )?
         .query_row(params![&*name.scope, &*name.agent, &*name.key], |row| {
@@ -95,36 +97,39 @@ fn known(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Re
             let is_same = row.get_ref(1)?.as_blob()? == begun.payload.as_bytes();
             let is_ours = row.get_ref(2)?.as_str()? == &*begun.boot;
             let is_over = row.get::<_, i64>(4)? <= now.millis() as i64;
-            let state = match row.get_ref(3)?.as_str()? {
+            let state: Option<String> = row.get(8)?;
+            let state = state.and_then(|state| State::from_wire(&state));
+            let state = state.unwrap_or(State::Executing);
+            let known = match row.get_ref(3)?.as_str()? {
+                _ if !is_same => Row::OtherPayload(state),
                 "in_flight" if is_ours => Row::InFlight,
-                "answered" => Row::Answered(answer(row)?),
+                "answered" => Row::Answered(answer(row, state)?),
                 // In flight of a process that is no more: nobody will ever say.
-                _ => Row::InDoubt,
+                _ => Row::InDoubt(state),
             };
-            Ok((run, is_same, is_over, state))
+            Ok((run, is_over, known))
         })
         .optional()?;
-    let Some((run, is_same, is_over, state)) = found else {
+    let Some((run, is_over, known)) = found else {
         return Ok(None);
     };
     if is_over {
         remove(connection, &run)?;
         return Ok(None);
     }
-    Ok(Some(match is_same {
-        true => state,
-        false => Row::OtherPayload,
-    }))
+    Ok(Some(known))
 }
 
-fn answer(row: &rusqlite::Row<'_>) -> rusqlite::Result<Answer> {
+fn answer(row: &rusqlite::Row<'_>, state: State) -> rusqlite::Result<Answer> {
     let headers: String = row.get(6)?;
     Ok(Answer {
         status: row.get(5)?,
         headers: serde_json::from_str(&headers).unwrap_or_default(),
         body: row.get::<_, Vec<u8>>(7)?.into(),
-        state: row.get(8)?,
-        call_id: row.get(9)?,
+        state,
+        failure: row
+            .get::<_, Option<String>>(9)?
+            .and_then(|text| serde_json::from_str(&text).ok()),
     })
 }
 
@@ -137,25 +142,27 @@ pub fn end(connection: &Connection, run: &Id, end: End, now: Timestamp) -> rusql
                 .execute([run.as_str()])?;
             return Ok(());
         }
-        End::Doubt => {
+        End::Doubt(state) => {
             let ends_at = now.millis() as i64 + DOUBTED.as_millis() as i64;
             connection
                 .prepare_cached(
-                    "UPDATE replies SET state = 'in_doubt', ends_at = ?2
+                    "UPDATE replies SET state = 'in_doubt', ends_at = ?2, end_state = ?3
                      WHERE run = ?1 AND state = 'in_flight'",
                 )?
-                .execute(params![run.as_str(), ends_at])?;
+                .execute(params![run.as_str(), ends_at, state.as_str()])?;
             return Ok(());
         }
         End::Answered(answer) => answer,
     };
     let headers = serde_json::to_string(&answer.headers).unwrap_or_default();
+    let failure = answer.failure.as_ref();
+    let failure = failure.and_then(|failure| serde_json::to_string(failure).ok());
     let size = ROW_BYTES + headers.len() + answer.body.len();
     let ends_at = now.millis() as i64 + KEPT.as_millis() as i64;
     connection
         .prepare_cached(
             "UPDATE replies SET state = 'answered', ends_at = ?2, size = ?3, status = ?4,
-                 headers = ?5, body = ?6, end_state = ?7, call_id = ?8
+                 headers = ?5, body = ?6, end_state = ?7, failure = ?8
              WHERE run = ?1 AND state = 'in_flight'",
         )?
         .execute(params![
@@ -165,8 +172,8 @@ pub fn end(connection: &Connection, run: &Id, end: End, now: Timestamp) -> rusql
             answer.status,
             headers,
             &*answer.body,
-            answer.state,
-            answer.call_id,
+            answer.state.as_str(),
+            failure,
         ])?;
     Ok(())
 }

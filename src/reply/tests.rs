@@ -26,8 +26,8 @@ fn answer(body: &'static str) -> Answer {
         status: 201,
         headers: vec![("content-type".into(), "application/json".into())],
         body: Bytes::from_static(body.as_bytes()),
-        state: "completed".into(),
-        call_id: "c1".into(),
+        state: State::Completed,
+        failure: None,
     }
 }
 
@@ -50,7 +50,7 @@ async fn the_same_request_gets_the_same_answer() {
     let begin = || replies.begin(name("k"), payload());
     assert!(matches!(begin().await.unwrap(), Found::InFlight));
     let other = replies.begin(name("k"), Digest::of(b"[]")).await.unwrap();
-    assert!(matches!(other, Found::OtherPayload));
+    assert!(matches!(other, Found::OtherPayload(State::Executing)));
     first.answered(answer("{\"done\":1}"));
     for _ in 0..2 {
         match begin().await.unwrap() {
@@ -79,7 +79,19 @@ async fn a_ticket_that_is_let_go_of_leaves_a_doubt() {
     let replies = Replies::new(open(&directory), "boot-1", Config::default());
     drop(ticket(&replies, "k").await);
     let found = replies.begin(name("k"), payload()).await.unwrap();
-    assert!(matches!(found, Found::InDoubt), "{found:?}");
+    assert!(
+        matches!(found, Found::InDoubt(State::Executing)),
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_doubt_names_the_state_it_was_left_in() {
+    let directory = TempDir::new().unwrap();
+    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    ticket(&replies, "k").await.doubted(State::Timeout);
+    let found = replies.begin(name("k"), payload()).await.unwrap();
+    assert!(matches!(found, Found::InDoubt(State::Timeout)), "{found:?}");
 }
 
 #[tokio::test]
@@ -96,7 +108,10 @@ async fn a_dead_process_leaves_doubts_and_its_answers() {
 
     let replies = Replies::new(open(&directory), "boot-2", Config::default());
     let found = replies.begin(name("open"), payload()).await.unwrap();
-    assert!(matches!(found, Found::InDoubt), "{found:?}");
+    assert!(
+        matches!(found, Found::InDoubt(State::Executing)),
+        "{found:?}"
+    );
     let found = replies.begin(name("done"), payload()).await.unwrap();
     assert!(matches!(found, Found::Answered(_)), "{found:?}");
 }
