@@ -8,6 +8,7 @@ use crate::contract::guard;
 use crate::identity::Secret;
 use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
+use crate::reply;
 use crate::reporter;
 use crate::socket::{self, Address};
 use crate::spool;
@@ -26,7 +27,7 @@ use tokio::sync::watch;
 static STATE: Schema = Schema {
     name: "state",
     application_id: 0x4865_5374,
-    migrations: &[contract::watch::known::MIGRATION],
+    migrations: &[contract::watch::known::MIGRATION, reply::MIGRATION],
 };
 
 pub fn log(settings: &config::Log) -> log::Config {

@@ -31,6 +31,7 @@ mod openapi;
 mod passthrough;
 mod protocols;
 mod registry_conversation;
+mod repeats;
 mod repository;
 mod restart;
 mod rollout;
