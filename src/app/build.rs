@@ -21,6 +21,7 @@ use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Roster};
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
+use crate::reply::{self, Replies};
 use crate::reporter::{Shipper, Target};
 use crate::socket::{self, Listener, Routes, Serve, ServerTls};
 use crate::spool::Spool;
@@ -291,7 +292,7 @@ impl Builder {
             config,
             recorder.clone(),
             upstream,
-            self.active.clone(),
+            (self.active.clone(), self.replies()),
             self.phase.clone(),
             self.keeper(),
             self.tunnels(Direction::Inbound),
@@ -301,6 +302,10 @@ impl Builder {
         let listening = self.listening(socket, tls, inbound);
         self.workers.start("inbound listener", listening);
         Ok(())
+    }
+
+    fn replies(&self) -> Replies {
+        Replies::new(self.state.clone(), &self.boot, reply::Config::default())
     }
 
     fn probe(

@@ -9,6 +9,7 @@ use crate::contract::trust::Trust;
 use crate::identity::Secret;
 use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
+use crate::reply;
 use crate::reporter;
 use crate::socket::{self, Address};
 use crate::spool;
@@ -30,6 +31,7 @@ static STATE: Schema = Schema {
     migrations: &[
         contract::watch::known::MIGRATION,
         contract::trust::MIGRATION,
+        reply::MIGRATION,
     ],
 };
 

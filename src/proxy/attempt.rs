@@ -112,6 +112,12 @@ impl Attempt {
         took
     }
 
+    /// Ends without a report: the call is another one's, which reports for itself.
+    pub fn withdraw(mut self) {
+        self.report = None;
+        self.recorder.metrics.attempt_withdrawn(self.trail.state());
+    }
+
     /// Takes the report out, complete; a second time there is none.
     fn finished(&mut self, failure: Option<Failure>) -> Option<Report> {
         let mut report = *self.report.take()?;

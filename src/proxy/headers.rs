@@ -50,6 +50,13 @@ pub fn add_forwarded(headers: &mut HeaderMap, peer: IpAddr, scheme: &'static str
     }
 }
 
+/// Returns where a request came from, as `add_forwarded` has put it.
+pub fn last_forwarded_for(headers: &HeaderMap) -> Option<&str> {
+    let last = headers.get_all(FORWARDED_FOR).iter().next_back()?;
+    let last = last.to_str().ok()?.rsplit(',').next()?.trim();
+    (!last.is_empty()).then_some(last)
+}
+
 /// Removes where a request came from.
 pub fn strip_forwarded(headers: &mut HeaderMap) {
     for name in [FORWARDED, FORWARDED_FOR, FORWARDED_PROTO] {

@@ -28,6 +28,8 @@ pub struct Trouble {
     pub retry_after: Option<Duration>,
     /// Methods that would be taken, for 405.
     pub allow: Option<String>,
+    /// Where the call stands that is asked for again.
+    pub stands: Option<State>,
 }
 
 impl Trouble {
@@ -40,6 +42,7 @@ impl Trouble {
             executed: None,
             retry_after: None,
             allow: None,
+            stands: None,
         }
     }
 
@@ -62,6 +65,12 @@ impl Trouble {
     /// Says when trying again makes sense.
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
+        self
+    }
+
+    /// Says where the call stands that this one asks for again.
+    pub fn stands(mut self, state: State) -> Self {
+        self.stands = Some(state);
         self
     }
 
@@ -96,13 +105,14 @@ struct ProblemBody<'a> {
 /// Writes the reply for `trouble`; `names` are the call's ids as far as there are any.
 pub fn trouble(trouble: &Trouble, names: &Fields, proxy: &HeaderValue) -> Response<Body> {
     let problem = trouble.problem;
+    let state = trouble.stands.or(problem.state());
     let body = ProblemBody {
         r#type: format!("{}{}", Problem::TYPE, problem.as_str()),
         title: problem.title(),
         status: problem.status(),
         detail: &trouble.detail,
         error: &trouble.detail,
-        state: problem.state(),
+        state,
         task_id: names.task_id.as_ref().map(|id| id.as_str()),
         call_id: names.call_id.as_ref().map(|id| id.as_str()),
         errors: trouble.violations.as_ref().map(Violations::as_slice),
@@ -114,7 +124,7 @@ pub fn trouble(trouble: &Trouble, names: &Fields, proxy: &HeaderValue) -> Respon
     let json = HeaderValue::from_static("application/problem+json");
     headers.insert(CONTENT_TYPE, json);
     name(headers, names);
-    if let Some(state) = problem.state() {
+    if let Some(state) = state {
         say_state(headers, state);
     }
     if let Some(executed) = trouble.executed {

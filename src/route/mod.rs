@@ -7,9 +7,11 @@
 //! what is sent to them (`proxy`).
 
 mod cohort;
+mod ejection;
 mod filter;
 mod rank;
 
 pub use cohort::{Cohort, Lot};
+pub use ejection::{Config as EjectionConfig, Ejector, Reason, Standing};
 pub use filter::{Candidate, ForeignTeam, Misfit, Query};
 pub use rank::{Key, best, ranking};

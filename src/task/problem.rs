@@ -27,6 +27,9 @@ pub enum Problem {
     UriTooLong,
     Misdirected,
     HeadersTooLarge,
+    InFlight,
+    InDoubt,
+    IdempotencyMismatch,
     NoInstance,
     UntrustedContract,
     NotReady,
@@ -55,7 +58,7 @@ use Problem::*;
 use State::{FailedExecution, FailedValidation};
 
 #[rustfmt::skip]
-const TABLE: [Row; 32] = [
+const TABLE: [Row; 35] = [
     (BadContext, "bad-context", "bad_context", 400, "The task context is malformed", Some(FailedValidation)),
     (BadJson, "bad-json", "bad_json", 400, "The body is not acceptable JSON", Some(FailedValidation)),
     (BodyRequired, "body-required", "body_required", 400, "A body is required", Some(FailedValidation)),
@@ -76,6 +79,9 @@ const TABLE: [Row; 32] = [
     (UriTooLong, "uri-too-long", "uri_too_long", 414, "The request target is too long", None),
     (Misdirected, "misdirected", "misdirected", 421, "The agent is not served by this sidecar", None),
     (HeadersTooLarge, "headers-too-large", "headers_too_large", 431, "The header section is too large", None),
+    (InFlight, "in-flight", "in_flight", 409, "The call is being carried out", None),
+    (InDoubt, "in-doubt", "in_doubt", 409, "What came of the call is not known", None),
+    (IdempotencyMismatch, "idempotency-mismatch", "idempotency_mismatch", 422, "The key stands for another request", None),
     (NoInstance, "no-instance", "no_instance", 503, "No fitting instance is available", Some(FailedExecution)),
     (UntrustedContract, "untrusted-contract", "untrusted_contract", 503, "The contract cannot be trusted", Some(FailedExecution)),
     (NotReady, "not-ready", "not_ready", 503, "The agent is not ready", Some(FailedExecution)),

@@ -1,5 +1,7 @@
 //! One contract call on its way to the application and back.
 
+use super::permits::Permit;
+use super::repeat::{self, Before};
 use super::{Inbound, Served, Style, names_of};
 use crate::context::{self, AgentName, Fields, Ids, Member, Path, Trace, header};
 use crate::contract::guard;
@@ -13,8 +15,9 @@ use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
+use crate::reply::Ticket;
 use crate::socket::Speaks;
-use crate::task::{Deadline, Problem, Report, Reporter, State, Timestamp};
+use crate::task::{Deadline, Failure, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Direction, Side};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, EXPECT};
@@ -37,6 +40,16 @@ pub struct Call {
     began: Instant,
     deadline: Deadline,
     timing: Timing,
+    /// The row of this call in the record, until its end is known.
+    ticket: Option<Ticket>,
+}
+
+/// What came of a call that was not refused.
+struct Outcome {
+    answer: Answer,
+    digest: Digest,
+    end: State,
+    failure: Option<Failure>,
 }
 
 impl Call {
@@ -66,6 +79,7 @@ impl Call {
             began,
             deadline,
             timing: Timing::default(),
+            ticket: None,
         }
     }
 
@@ -91,7 +105,11 @@ impl Call {
             .carry_out(&mut attempt, head, body, digest, trace)
             .await
         {
-            Ok((answer, digest)) => self.finish(attempt, answer, digest).await,
+            Ok(outcome) => self.finish(attempt, outcome).await,
+            Err(again) if again.stands.is_some() => {
+                attempt.withdraw();
+                self.inbound.refusals.refuse(&again, &self.fields)
+            }
             Err(trouble) => self.fail(attempt, trouble).await,
         }
     }
@@ -170,18 +188,21 @@ impl Call {
         body: Bytes,
         digest: Digest,
         trace: Trace,
-    ) -> Result<(Answer, Digest), Trouble> {
+    ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         self.check_body(Side::Input, &body).await?;
         self.check_wrappable(&body)?;
         self.check_readiness()?;
-        let permits = &self.served.permits;
-        let Ok(_permit) = permits.clone().try_acquire_owned() else {
-            let limit = self.served.limit;
-            let detail = format!("all {limit} concurrent calls of this contract are taken");
-            let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
-            return Err(overloaded.retry_after(Duration::from_secs(1)));
-        };
+        let before = self
+            .inbound
+            .before(&self.served, &self.fields, &head, digest);
+        match before.await? {
+            Before::Nothing(ticket) => self.ticket = ticket,
+            Before::Answered(answer, end, failure) => {
+                return Ok(self.repeated(attempt, answer, end, failure));
+            }
+        }
+        let _permit = self.permit()?;
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let request = self.request(head, body, digest, &trace);
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
@@ -192,7 +213,55 @@ impl Call {
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
         self.judge(&answer, output).await?;
-        Ok((answer, output))
+        let (end, failure) = answer.verdict();
+        if let Some(ticket) = self.ticket.take() {
+            ticket.answered(repeat::kept(&answer, end, failure.clone()));
+        }
+        Ok(Outcome {
+            answer,
+            digest: output,
+            end,
+            failure,
+        })
+    }
+
+    /// Gives the answer of a call that was carried out before, once more.
+    fn repeated(
+        &self,
+        attempt: &mut Attempt,
+        answer: Answer,
+        end: State,
+        failure: Option<Failure>,
+    ) -> Outcome {
+        let digest = Digest::of(&answer.body);
+        attempt.advance(State::Dispatched);
+        attempt.note(|report| report.output_digest = Some(digest.to_string()));
+        Outcome {
+            answer,
+            digest,
+            end,
+            failure,
+        }
+    }
+
+    fn permit(&self) -> Result<Permit, Trouble> {
+        let (permits, level) = (
+            &self.served.permits,
+            self.fields.sla_level.unwrap_or_default(),
+        );
+        permits.take(level).ok_or_else(|| {
+            let (most, limit) = (permits.most(level), permits.limit());
+            let detail = match most < limit {
+                true => format!(
+                    "all {most} of {limit} concurrent calls of this contract that {} calls may \
+                     take are taken",
+                    level.as_str()
+                ),
+                false => format!("all {limit} concurrent calls of this contract are taken"),
+            };
+            let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
+            overloaded.retry_after(Duration::from_secs(1))
+        })
     }
 
     async fn check_body(&mut self, side: Side, body: &Bytes) -> Result<(), Trouble> {
@@ -356,8 +425,13 @@ impl Call {
         self.check_body(Side::Output, &answer.body).await
     }
 
-    async fn finish(mut self, attempt: Attempt, answer: Answer, digest: Digest) -> Response<Body> {
-        let (end, failure) = answer.verdict();
+    async fn finish(mut self, attempt: Attempt, outcome: Outcome) -> Response<Body> {
+        let Outcome {
+            answer,
+            digest,
+            end,
+            failure,
+        } = outcome;
         self.timing.record = attempt.settle(end, failure).await;
         let said = Said {
             names: &names_of(&self.fields),
@@ -379,6 +453,7 @@ impl Call {
         self.timing.record = attempt.settle(end, Some(trouble.failure())).await;
         let names = names_of(&self.fields);
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
+        self.settle_ticket(&trouble, end, &response);
         self.say_load(response.headers_mut());
         self.timing.write(response.headers_mut());
         let metrics = &self.inbound.recorder.metrics;
@@ -387,10 +462,23 @@ impl Call {
         response
     }
 
+    /// Says in the record what a failure means for the same call, should it come again.
+    fn settle_ticket(&mut self, trouble: &Trouble, end: State, response: &Response<Body>) {
+        let Some(ticket) = self.ticket.take() else {
+            return;
+        };
+        match (trouble.executed, trouble.problem) {
+            (Some(true), Problem::Timeout | Problem::UpstreamReset) => ticket.doubted(end),
+            (Some(true), _) => {
+                ticket.answered(repeat::kept_problem(response, end, trouble.failure()));
+            }
+            (Some(false) | None, _) => ticket.undone(),
+        }
+    }
+
     fn say_load(&self, headers: &mut HeaderMap) {
-        let served = &self.served;
-        let inflight = served.limit - served.permits.available_permits();
-        let load = format!("inflight={inflight}, limit={}", served.limit);
+        let permits = &self.served.permits;
+        let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
         if let Ok(load) = HeaderValue::try_from(load) {
             headers.insert(header::LOAD, load);
         }

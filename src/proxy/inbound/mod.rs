@@ -7,6 +7,8 @@
 mod call;
 mod described;
 mod passthrough;
+mod permits;
+mod repeat;
 mod reserved;
 mod roster;
 mod served;
@@ -30,6 +32,7 @@ use super::upstream::Upstream;
 use crate::context::{AgentName, Fields};
 use crate::identity::Trust;
 use crate::lifecycle::Observer;
+use crate::reply::Replies;
 use crate::socket::{Peer, Serve, Speaks};
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Direction};
@@ -88,6 +91,7 @@ pub struct Inbound {
     recorder: Arc<Recorder>,
     upstream: Arc<Upstream>,
     active: Arc<Active>,
+    replies: Replies,
     lifecycle: Observer,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
@@ -109,7 +113,7 @@ impl Inbound {
         config: Config,
         recorder: Arc<Recorder>,
         upstream: Arc<Upstream>,
-        active: Arc<Active>,
+        (active, replies): (Arc<Active>, Replies),
         lifecycle: Observer,
         keeper: Keeper,
         tunnels: Tunnels,
@@ -127,6 +131,7 @@ impl Inbound {
             recorder,
             upstream,
             active,
+            replies,
             lifecycle,
             keeper,
             tunnels,

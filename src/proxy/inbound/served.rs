@@ -1,5 +1,6 @@
 //! A contract that this sidecar serves, and how its application takes a call.
 
+use super::permits::Permits;
 use crate::admission;
 use crate::contract::Compiled;
 use crate::identity::Allow;
@@ -8,7 +9,6 @@ use crate::proxy::target;
 use crate::telemetry::metrics;
 use http::Method;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 
 /// Below it peers call the contracts whose application takes a wrapper: `POST` to
 /// `/hermes/agents/ID`.
@@ -63,8 +63,7 @@ pub struct Served {
     pub name: String,
     /// This copy's id in Consul.
     pub instance: String,
-    pub(super) permits: Arc<Semaphore>,
-    pub(super) limit: usize,
+    pub(super) permits: Arc<Permits>,
     /// The application's path as a lenient server might read it.
     reduced: String,
 }
@@ -80,12 +79,10 @@ impl Served {
         meters: Arc<metrics::Contract>,
     ) -> Self {
         let limit = contract.contract.constraints.max_concurrent.get() as usize;
-        let limit = limit.min(Semaphore::MAX_PERMITS);
         let (method, path) = style.public(contract.contract.id.as_str());
         Self {
             name: format!("{}@{}", contract.contract.id, contract.contract.version),
-            permits: Arc::new(Semaphore::new(limit)),
-            limit,
+            permits: Arc::new(Permits::new(limit)),
             reduced: target::reduced(style.path()),
             contract,
             style,

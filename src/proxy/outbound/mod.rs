@@ -1,5 +1,6 @@
 //! The listener that the application calls others through.
 
+pub mod budget;
 mod call;
 mod choice;
 mod discover;

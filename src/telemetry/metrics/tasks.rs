@@ -74,6 +74,11 @@ impl Sidecar {
         self.tasks.active[state as usize].inc();
     }
 
+    /// An attempt that was none is active no longer.
+    pub fn attempt_withdrawn(&self, state: State) {
+        self.tasks.active[state as usize].dec();
+    }
+
     /// Counts a move; an ended attempt is active no longer.
     pub fn attempt_moved(&self, from: State, to: State) {
         self.tasks.active[from as usize].dec();

@@ -1,0 +1,197 @@
+//! Calls that come again: work that must not be done twice is answered from the record.
+//!
+//! A contract that does not call itself idempotent gets a row before its application is asked.
+//! The key is the application's own `Idempotency-Key`, else the call's id, which a caller keeps
+//! over its attempts; it counts within the calling application.
+
+use super::{Inbound, Served};
+use crate::context::Fields;
+use crate::identity::Digest;
+use crate::proxy::body::Body;
+use crate::proxy::forward;
+use crate::proxy::headers;
+use crate::proxy::respond::Trouble;
+use crate::reply::{Answer, Found, Name, Ticket};
+use crate::task::{Failure, Problem, State};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a call waits for its row; after that it goes on without one, which is counted.
+const WAIT: Duration = Duration::from_millis(50);
+/// Keys longer than this are refused: what is kept must be bounded.
+const LONGEST_KEY: usize = 256;
+
+/// What the record says of a call.
+pub enum Before {
+    /// It is to be carried out; without a ticket nobody will know it again.
+    Nothing(Option<Ticket>),
+    /// It was answered: once more, with how it ended.
+    Answered(forward::Answer, State, Option<Failure>),
+}
+
+impl Inbound {
+    /// Looks a call up and begins its row; a call that may not be carried out now is refused.
+    pub(super) async fn before(
+        &self,
+        served: &Served,
+        fields: &Fields,
+        head: &Parts,
+        payload: Digest,
+    ) -> Result<Before, Trouble> {
+        if served.contract.contract.idempotent {
+            return Ok(Before::Nothing(None));
+        }
+        let name = name(served, fields, head)?;
+        let found = tokio::time::timeout(WAIT, self.replies.begin(name, payload)).await;
+        let problem = match found {
+            Ok(Ok(Found::New(ticket))) => return Ok(Before::Nothing(Some(ticket))),
+            Ok(Ok(Found::Answered(answer))) => return Ok(again(answer)),
+            Ok(Ok(Found::InFlight)) => refused(
+                Problem::InFlight,
+                State::Executing,
+                "this call is being carried out; ask again for its answer",
+            ),
+            Ok(Ok(Found::InDoubt(state))) => refused(
+                Problem::InDoubt,
+                state,
+                "this call was begun and nobody can say what came of it; it is not begun again",
+            ),
+            Ok(Ok(Found::OtherPayload(state))) => refused(
+                Problem::IdempotencyMismatch,
+                state,
+                "this Idempotency-Key stands for another request; use a fresh key",
+            ),
+            Ok(Err(error)) => return Ok(self.unrecorded(served, &error)),
+            Err(late) => return Ok(self.unrecorded(served, &late)),
+        };
+        Err(problem)
+    }
+
+    /// Lets a call go on although nobody will know it again.
+    fn unrecorded(&self, served: &Served, error: &dyn std::error::Error) -> Before {
+        self.recorder.metrics.durability_degraded();
+        tracing::warn!(
+            contract = served.id(),
+            %error,
+            "a call goes on unrecorded: sent again, it would be carried out again"
+        );
+        Before::Nothing(None)
+    }
+}
+
+fn refused(problem: Problem, state: State, detail: &str) -> Trouble {
+    let trouble = Trouble::new(problem, detail).stands(state);
+    match problem {
+        Problem::InFlight => trouble.retry_after(Duration::from_secs(1)),
+        _ => trouble,
+    }
+}
+
+fn name(served: &Served, fields: &Fields, head: &Parts) -> Result<Name, Trouble> {
+    let call_id = fields.call_id.as_ref();
+    let key = call_id.and_then(|call_id| headers::idempotency_key(&head.headers, call_id));
+    let key = key.as_ref().and_then(|key| key.to_str().ok());
+    let key = key.filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
+    let Some(key) = key else {
+        let detail = format!("Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters");
+        return Err(Trouble::new(Problem::BadContext, detail).executed(false));
+    };
+    Ok(Name {
+        scope: scope(fields, &head.headers),
+        agent: Arc::from(served.id()),
+        key: Arc::from(key),
+    })
+}
+
+/// Names whose key it is: the calling application, else the peer's address.
+fn scope(fields: &Fields, headers: &HeaderMap) -> Arc<str> {
+    if let Some(application) = fields.application.as_deref() {
+        return Arc::from(application);
+    }
+    match headers::last_forwarded_for(headers) {
+        Some(address) => Arc::from(format!("address {address}")),
+        None => Arc::from("this machine"),
+    }
+}
+
+fn again(answer: Answer) -> Before {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &answer.headers {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(&bytes(value))) {
+            headers.append(name, value);
+        }
+    }
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let kept = forward::Answer {
+        version: Version::HTTP_11,
+        status,
+        headers,
+        body: answer.body,
+    };
+    Before::Answered(kept, answer.state, answer.failure)
+}
+
+/// Makes what is kept of the application's own answer.
+pub fn kept(answer: &forward::Answer, state: State, failure: Option<Failure>) -> Answer {
+    Answer {
+        status: answer.status.as_u16(),
+        headers: pairs(&answer.headers),
+        body: answer.body.clone(),
+        state,
+        failure,
+    }
+}
+
+/// Makes what is kept where the answer is a problem of ours.
+pub fn kept_problem(response: &Response<Body>, state: State, failure: Failure) -> Answer {
+    let body = match response.body() {
+        Body::Whole(bytes) => bytes.clone().unwrap_or_default(),
+        // A problem is never streamed.
+        Body::Stream(_) => bytes::Bytes::new(),
+    };
+    let content_type = |(name, _): &(String, String)| name == "content-type";
+    Answer {
+        status: response.status().as_u16(),
+        headers: pairs(response.headers())
+            .into_iter()
+            .filter(content_type)
+            .collect(),
+        body,
+        state,
+        failure: Some(failure),
+    }
+}
+
+/// Field values are bytes; each becomes the character of its number, which loses none.
+fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
+    let pair = |(name, value): (&HeaderName, &HeaderValue)| {
+        let value = value.as_bytes().iter().map(|byte| char::from(*byte));
+        (name.as_str().to_owned(), value.collect())
+    };
+    headers.iter().map(pair).collect()
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    let byte = |letter: char| u8::try_from(u32::from(letter)).unwrap_or(b'?');
+    text.chars().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn field_values_come_back_as_they_were(value in proptest::collection::vec(32u8..=255, 0..64)) {
+            prop_assume!(!value.contains(&127));
+            let mut headers = HeaderMap::new();
+            headers.insert("x-a", HeaderValue::from_bytes(&value).unwrap());
+            let kept = pairs(&headers);
+            prop_assert_eq!(bytes(&kept[0].1), value);
+        }
+    }
+}

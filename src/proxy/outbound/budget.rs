@@ -1,0 +1,158 @@
+//! How many retries there may be: a share of the calls, so that a failing agent is not given the
+//! blow of all its callers trying again.
+//!
+//! Each layer that retries three times makes 3^n calls of one; a share of the live traffic makes
+//! 1.2 of it, whatever fails. First attempts always go out.
+//!
+//! - the share is that of the last ten seconds; a few retries a second are always allowed
+//! - time is an argument; elsewhere: whether a retry makes sense (`task`)
+
+use std::sync::{Mutex, PoisonError};
+use tokio::time::Instant;
+
+/// How many seconds are looked back on.
+const SECONDS: usize = 10;
+
+/// How many retries are allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Retries per hundred calls.
+    pub percent: u32,
+    /// Retries in a second that are allowed whatever the share.
+    pub min_per_second: u32,
+}
+
+/// Counts calls and grants retries; shared by all calls of a sidecar.
+#[derive(Debug)]
+pub struct Budget {
+    config: Config,
+    began: Instant,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    slots: [Slot; SECONDS],
+    /// The second that the newest slot stands for.
+    second: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Slot {
+    calls: u32,
+    retries: u32,
+}
+
+impl Budget {
+    pub fn new(config: Config, now: Instant) -> Self {
+        Self {
+            config,
+            began: now,
+            window: Mutex::default(),
+        }
+    }
+
+    /// Counts a call that begins.
+    pub fn called(&self, now: Instant) {
+        self.at(now, |slot, _| slot.calls = slot.calls.saturating_add(1));
+    }
+
+    /// Grants a retry and counts it, or says no.
+    pub fn grant(&self, now: Instant) -> bool {
+        let config = self.config;
+        self.at(now, |slot, sum| {
+            let share = sum.calls as u64 * u64::from(config.percent) / 100;
+            let granted = slot.retries < config.min_per_second || u64::from(sum.retries) < share;
+            slot.retries += u32::from(granted);
+            granted
+        })
+    }
+
+    /// Works on the slot of this second, given the sum of all.
+    fn at<T>(&self, now: Instant, work: impl FnOnce(&mut Slot, Slot) -> T) -> T {
+        let second = now.saturating_duration_since(self.began).as_secs();
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = second.saturating_sub(window.second);
+        for ahead in 1..=passed.min(SECONDS as u64) {
+            let at = (window.second + ahead) as usize % SECONDS;
+            window.slots[at] = Slot::default();
+        }
+        window.second = window.second.max(second);
+        let sum = window.sum();
+        let at = window.second as usize % SECONDS;
+        work(&mut window.slots[at], sum)
+    }
+}
+
+impl Window {
+    fn sum(&self) -> Slot {
+        self.slots.iter().fold(Slot::default(), |sum, slot| Slot {
+            calls: sum.calls.saturating_add(slot.calls),
+            retries: sum.retries.saturating_add(slot.retries),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const CONFIG: Config = Config {
+        percent: 20,
+        min_per_second: 3,
+    };
+
+    /// Makes `rate` calls a second for `seconds`, each of which asks for two retries.
+    fn granted(budget: &Budget, began: Instant, rate: u64, seconds: u64) -> u64 {
+        let mut granted = 0;
+        for call in 0..rate * seconds {
+            let now = began + Duration::from_micros(call * 1_000_000 / rate);
+            budget.called(now);
+            granted += u64::from(budget.grant(now)) + u64::from(budget.grant(now));
+        }
+        granted
+    }
+
+    #[test]
+    fn retries_stay_a_share_of_the_calls() {
+        for rate in [20, 100, 1_000] {
+            let began = Instant::now();
+            let budget = Budget::new(CONFIG, began);
+            let retries = granted(&budget, began, rate, 60);
+            let calls = rate * 60;
+            assert!(retries * 100 <= calls * 20 + 300, "{retries} of {calls}");
+            assert!(retries * 100 >= calls * 19, "{retries} of {calls}");
+        }
+    }
+
+    #[test]
+    fn a_few_a_second_are_always_allowed() {
+        let began = Instant::now();
+        let budget = Budget::new(CONFIG, began);
+        assert_eq!(granted(&budget, began, 1, 30), 60);
+        let later = began + Duration::from_secs(3_600);
+        let at_once = (0..10).filter(|_| budget.grant(later)).count();
+        assert_eq!(at_once, 3);
+        let none = Budget::new(
+            Config {
+                percent: 0,
+                min_per_second: 0,
+            },
+            began,
+        );
+        assert!(!none.grant(began));
+    }
+
+    #[test]
+    fn what_happened_long_ago_counts_for_nothing() {
+        let began = Instant::now();
+        let budget = Budget::new(CONFIG, began);
+        for _ in 0..1_000 {
+            budget.called(began);
+        }
+        let later = began + Duration::from_secs(SECONDS as u64 + 1);
+        let at_once = (0..50).filter(|_| budget.grant(later)).count();
+        assert_eq!(at_once, 3);
+    }
+}

@@ -1,0 +1,232 @@
+//! The table of answers: one row per key, from the beginning of the work to the end of the row.
+
+use super::{Answer, Config, DOUBTED, KEPT, Name};
+use crate::identity::Digest;
+use crate::task::{Id, State, Timestamp};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::sync::Arc;
+
+/// This room's step of the state file's schema.
+pub const MIGRATION: &str = "
+    CREATE TABLE replies (
+        run TEXT PRIMARY KEY,
+        scope TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        key TEXT NOT NULL,
+        payload BLOB NOT NULL,
+        boot TEXT NOT NULL,
+        state TEXT NOT NULL CHECK (state IN ('in_flight', 'answered', 'in_doubt')),
+        ends_at INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        status INTEGER,
+        headers TEXT,
+        body BLOB,
+        end_state TEXT,
+        failure TEXT
+    ) STRICT;
+    CREATE UNIQUE INDEX replies_by_key ON replies (scope, agent, key);
+    CREATE INDEX replies_by_end ON replies (state, ends_at, size);";
+
+/// Every so many beginnings, what has had its time goes.
+pub const PRUNE_EVERY: u32 = 64;
+/// What a row takes beside its answer.
+const ROW_BYTES: usize = 512;
+/// Rows in flight have no end of their own; this one only has to fit the column.
+const NEVER: i64 = i64::MAX;
+
+/// Work that is about to begin.
+pub struct Begun {
+    pub name: Name,
+    pub payload: Digest,
+    pub boot: Arc<str>,
+    pub run: Id,
+}
+
+/// What the table knows of a request.
+pub enum Row {
+    New,
+    Answered(Answer),
+    InFlight,
+    /// The state it was left in.
+    InDoubt(State),
+    /// The state of what the key stands for.
+    OtherPayload(State),
+}
+
+/// How work ended.
+pub enum End {
+    Answered(Answer),
+    Undone,
+    Doubt(State),
+}
+
+/// Looks a request up and writes its row if there is none.
+pub fn begin(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Result<Row> {
+    if let Some(known) = known(connection, begun, now)? {
+        return Ok(known);
+    }
+    let name = &begun.name;
+    connection
+        .prepare_cached(
+            "INSERT INTO replies (run, scope, agent, key, payload, boot, state, ends_at, size)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'in_flight', ?7, ?8)",
+        )?
+        .execute(params![
+            begun.run.as_str(),
+            &*name.scope,
+            &*name.agent,
+            &*name.key,
+            begun.payload.as_bytes(),
+            &*begun.boot,
+            NEVER,
+            ROW_BYTES as i64,
+        ])?;
+    Ok(Row::New)
+}
+
+/// Reads a row that still counts; one that has had its time is removed.
+fn known(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Result<Option<Row>> {
+    let name = &begun.name;
+    let found = connection
+        .prepare_cached(
+            "SELECT run, payload, boot, state, ends_at, status, headers, body, end_state, failure
+             FROM replies WHERE scope = ?1 AND agent = ?2 AND key = ?3",
+        )?
+        .query_row(params![&*name.scope, &*name.agent, &*name.key], |row| {
+            let run: String = row.get(0)?;
+            let is_same = row.get_ref(1)?.as_blob()? == begun.payload.as_bytes();
+            let is_ours = row.get_ref(2)?.as_str()? == &*begun.boot;
+            let is_over = row.get::<_, i64>(4)? <= now.millis() as i64;
+            let state: Option<String> = row.get(8)?;
+            let state = state.and_then(|state| State::from_wire(&state));
+            let state = state.unwrap_or(State::Executing);
+            let known = match row.get_ref(3)?.as_str()? {
+                _ if !is_same => Row::OtherPayload(state),
+                "in_flight" if is_ours => Row::InFlight,
+                "answered" => Row::Answered(answer(row, state)?),
+                // In flight of a process that is no more: nobody will ever say.
+                _ => Row::InDoubt(state),
+            };
+            Ok((run, is_over, known))
+        })
+        .optional()?;
+    let Some((run, is_over, known)) = found else {
+        return Ok(None);
+    };
+    if is_over {
+        remove(connection, &run)?;
+        return Ok(None);
+    }
+    Ok(Some(known))
+}
+
+fn answer(row: &rusqlite::Row<'_>, state: State) -> rusqlite::Result<Answer> {
+    let headers: String = row.get(6)?;
+    Ok(Answer {
+        status: row.get(5)?,
+        headers: serde_json::from_str(&headers).unwrap_or_default(),
+        body: row.get::<_, Vec<u8>>(7)?.into(),
+        state,
+        failure: row
+            .get::<_, Option<String>>(9)?
+            .and_then(|text| serde_json::from_str(&text).ok()),
+    })
+}
+
+/// Settles the row of a run that is in flight; any other is left as it is.
+pub fn end(connection: &Connection, run: &Id, end: End, now: Timestamp) -> rusqlite::Result<()> {
+    let answer = match end {
+        End::Undone => {
+            connection
+                .prepare_cached("DELETE FROM replies WHERE run = ?1 AND state = 'in_flight'")?
+                .execute([run.as_str()])?;
+            return Ok(());
+        }
+        End::Doubt(state) => {
+            let ends_at = now.millis() as i64 + DOUBTED.as_millis() as i64;
+            connection
+                .prepare_cached(
+                    "UPDATE replies SET state = 'in_doubt', ends_at = ?2, end_state = ?3
+                     WHERE run = ?1 AND state = 'in_flight'",
+                )?
+                .execute(params![run.as_str(), ends_at, state.as_str()])?;
+            return Ok(());
+        }
+        End::Answered(answer) => answer,
+    };
+    let headers = serde_json::to_string(&answer.headers).unwrap_or_default();
+    let failure = answer.failure.as_ref();
+    let failure = failure.and_then(|failure| serde_json::to_string(failure).ok());
+    let size = ROW_BYTES + headers.len() + answer.body.len();
+    let ends_at = now.millis() as i64 + KEPT.as_millis() as i64;
+    connection
+        .prepare_cached(
+            "UPDATE replies SET state = 'answered', ends_at = ?2, size = ?3, status = ?4,
+                 headers = ?5, body = ?6, end_state = ?7, failure = ?8
+             WHERE run = ?1 AND state = 'in_flight'",
+        )?
+        .execute(params![
+            run.as_str(),
+            ends_at,
+            size as i64,
+            answer.status,
+            headers,
+            &*answer.body,
+            answer.state.as_str(),
+            failure,
+        ])?;
+    Ok(())
+}
+
+/// Removes what has had its time, and of the rest that has ended the oldest beyond the bounds.
+///
+/// What is in flight here stays: it is bounded by the calls that are served at once. What a former
+/// process left in flight becomes a doubt, which ends.
+pub fn prune(
+    connection: &Connection,
+    boot: &str,
+    now: Timestamp,
+    config: Config,
+) -> rusqlite::Result<()> {
+    let millis = now.millis() as i64;
+    connection
+        .prepare_cached(
+            "UPDATE replies SET state = 'in_doubt', ends_at = ?2
+             WHERE state = 'in_flight' AND boot != ?1",
+        )?
+        .execute(params![boot, millis + DOUBTED.as_millis() as i64])?;
+    connection
+        .prepare_cached("DELETE FROM replies WHERE state != 'in_flight' AND ends_at <= ?1")?
+        .execute([millis])?;
+    loop {
+        let (rows, bytes): (i64, i64) = connection
+            .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM replies")?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let fits = rows as u64 <= config.max_rows && bytes as u64 <= config.max_bytes;
+        if fits || remove_oldest(connection)? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes some of the oldest answers, where there are none some of the oldest doubts.
+fn remove_oldest(connection: &Connection) -> rusqlite::Result<usize> {
+    for state in ["answered", "in_doubt"] {
+        let removed = connection
+            .prepare_cached(
+                "DELETE FROM replies WHERE run IN
+                 (SELECT run FROM replies WHERE state = ?1 ORDER BY ends_at LIMIT 256)",
+            )?
+            .execute([state])?;
+        if removed > 0 {
+            return Ok(removed);
+        }
+    }
+    Ok(0)
+}
+
+fn remove(connection: &Connection, run: &str) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached("DELETE FROM replies WHERE run = ?1")?
+        .execute([run])
+}

@@ -1,0 +1,185 @@
+use super::*;
+use crate::store::{Options, Schema};
+use tempfile::TempDir;
+
+static SCHEMA: Schema = Schema {
+    name: "test",
+    application_id: 1,
+    migrations: &[MIGRATION],
+};
+
+fn open(directory: &TempDir) -> Store {
+    let path = directory.path().join("state.db");
+    Store::open(&path, &SCHEMA, Options::default()).unwrap().0
+}
+
+fn name(key: &str) -> Name {
+    Name {
+        scope: "payment".into(),
+        agent: "refund-v1.0".into(),
+        key: key.into(),
+    }
+}
+
+fn answer(body: &'static str) -> Answer {
+    Answer {
+        status: 201,
+        headers: vec![("content-type".into(), "application/json".into())],
+        body: Bytes::from_static(body.as_bytes()),
+        state: State::Completed,
+        failure: None,
+    }
+}
+
+fn payload() -> Digest {
+    Digest::of(b"{}")
+}
+
+async fn ticket(replies: &Replies, key: &str) -> Ticket {
+    match replies.begin(name(key), payload()).await.unwrap() {
+        Found::New(ticket) => ticket,
+        known => panic!("{key} is known: {known:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_same_request_gets_the_same_answer() {
+    let directory = TempDir::new().unwrap();
+    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    let first = ticket(&replies, "k").await;
+    let begin = || replies.begin(name("k"), payload());
+    assert!(matches!(begin().await.unwrap(), Found::InFlight));
+    let other = replies.begin(name("k"), Digest::of(b"[]")).await.unwrap();
+    assert!(matches!(other, Found::OtherPayload(State::Executing)));
+    first.answered(answer("{\"done\":1}"));
+    for _ in 0..2 {
+        match begin().await.unwrap() {
+            Found::Answered(again) => assert_eq!(again, answer("{\"done\":1}")),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Another caller, agent or key has nothing to do with it.
+    let mut foreign = name("k");
+    foreign.scope = "billing".into();
+    let foreign = replies.begin(foreign, payload()).await.unwrap();
+    assert!(matches!(foreign, Found::New(_)));
+}
+
+#[tokio::test]
+async fn what_was_not_carried_out_can_be_begun_again() {
+    let directory = TempDir::new().unwrap();
+    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    ticket(&replies, "k").await.undone();
+    ticket(&replies, "k").await.answered(answer("{}"));
+}
+
+#[tokio::test]
+async fn a_ticket_that_is_let_go_of_leaves_a_doubt() {
+    let directory = TempDir::new().unwrap();
+    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    drop(ticket(&replies, "k").await);
+    let found = replies.begin(name("k"), payload()).await.unwrap();
+    assert!(
+        matches!(found, Found::InDoubt(State::Executing)),
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_doubt_names_the_state_it_was_left_in() {
+    let directory = TempDir::new().unwrap();
+    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    ticket(&replies, "k").await.doubted(State::Timeout);
+    let found = replies.begin(name("k"), payload()).await.unwrap();
+    assert!(matches!(found, Found::InDoubt(State::Timeout)), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_dead_process_leaves_doubts_and_its_answers() {
+    let directory = TempDir::new().unwrap();
+    let store = open(&directory);
+    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    let open_one = ticket(&replies, "open").await;
+    ticket(&replies, "done").await.answered(answer("{}"));
+    // Committed before the file is closed, as a kill would leave it.
+    drop(replies.begin(name("done"), payload()).await.unwrap());
+    store.close().await.unwrap();
+    drop(open_one);
+
+    let replies = Replies::new(open(&directory), "boot-2", Config::default());
+    let found = replies.begin(name("open"), payload()).await.unwrap();
+    assert!(
+        matches!(found, Found::InDoubt(State::Executing)),
+        "{found:?}"
+    );
+    let found = replies.begin(name("done"), payload()).await.unwrap();
+    assert!(matches!(found, Found::Answered(_)), "{found:?}");
+}
+
+#[tokio::test]
+async fn an_asker_that_goes_away_takes_its_beginning_back_and_no_other() {
+    let directory = TempDir::new().unwrap();
+    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    // Polled once, so that the row is queued, and let go of before the answer.
+    let mut gone = Box::pin(replies.begin(name("gone"), payload()));
+    assert!(poll_once(&mut gone).is_none());
+    drop(gone);
+    ticket(&replies, "gone").await.answered(answer("{}"));
+
+    let held = ticket(&replies, "held").await;
+    let mut second = Box::pin(replies.begin(name("held"), payload()));
+    assert!(poll_once(&mut second).is_none());
+    drop(second);
+    let found = replies.begin(name("held"), payload()).await.unwrap();
+    assert!(matches!(found, Found::InFlight), "{found:?}");
+    held.answered(answer("{}"));
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(future).poll(&mut context) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn the_record_is_bounded_and_what_is_in_flight_stays() {
+    let directory = TempDir::new().unwrap();
+    let config = Config {
+        max_rows: 300,
+        max_bytes: 1 << 30,
+    };
+    let store = open(&directory);
+    let replies = Replies::new(store.clone(), "boot-1", config);
+    let held = ticket(&replies, "held").await;
+    for number in 0..1_000 {
+        let ticket = ticket(&replies, &format!("k{number}")).await;
+        ticket.answered(answer("{}"));
+    }
+    let count = "SELECT count(*) FROM replies";
+    let rows: i64 = store
+        .append(move |connection| connection.query_row(count, [], |row| row.get(0)))
+        .await
+        .unwrap();
+    assert!(rows <= 300 + i64::from(table::PRUNE_EVERY), "{rows}");
+    let found = replies.begin(name("held"), payload()).await.unwrap();
+    assert!(matches!(found, Found::InFlight), "{found:?}");
+    drop(held);
+}
+
+#[tokio::test]
+async fn rows_end() {
+    let directory = TempDir::new().unwrap();
+    let store = open(&directory);
+    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    ticket(&replies, "k").await.answered(answer("{}"));
+    drop(ticket(&replies, "doubt").await);
+    let age = "UPDATE replies SET ends_at = 1";
+    store
+        .append(move |connection| connection.execute(age, []))
+        .await
+        .unwrap();
+    ticket(&replies, "k").await.undone();
+    ticket(&replies, "doubt").await.undone();
+}

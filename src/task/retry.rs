@@ -1,0 +1,112 @@
+//! What may follow a failed attempt.
+//!
+//! Work that may have been done is done again only where its contract allows that; what is known
+//! to be undone may always be tried elsewhere. RFC 9110 section 9.2.2 draws the same line.
+//!
+//! - elsewhere: how many attempts there may be and how long (the caller of a call), which
+//!   instance is next (`route`)
+
+use super::State;
+
+/// What is known of the application after an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// Nothing reached it: its sidecar says so, or the connection was refused.
+    Not,
+    /// Its sidecar says that the request went out to it.
+    Done,
+    /// Nobody answered.
+    Unknown,
+}
+
+/// How an attempt ended, as far as it decides what follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ended {
+    pub state: State,
+    /// The application itself refused the request: another copy would do the same.
+    pub is_refusal: bool,
+    pub execution: Execution,
+}
+
+/// What may follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Next {
+    /// Nothing, nor a fallback: the outcome is the caller's.
+    Nothing,
+    /// No further attempt on this agent; a fallback may run.
+    Fallback,
+    /// Another instance of the agent.
+    Elsewhere,
+    /// The instance that may have begun, under the same idempotency key: it answers from its
+    /// record instead of doing the work again.
+    SameInstance,
+}
+
+impl Ended {
+    /// Says what may follow, given whether the contract calls the work idempotent.
+    pub fn next(self, idempotent: bool) -> Next {
+        let may_be_mended = matches!(self.state, State::FailedExecution | State::Timeout);
+        if !may_be_mended || self.is_refusal {
+            return Next::Nothing;
+        }
+        match (self.execution, idempotent) {
+            (Execution::Not, _) | (_, true) => Next::Elsewhere,
+            (Execution::Done, false) => Next::Fallback,
+            (Execution::Unknown, false) => Next::SameInstance,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Execution::{Done, Not, Unknown};
+    use super::Next::{Elsewhere, Fallback, Nothing, SameInstance};
+    use super::*;
+
+    const EXECUTIONS: [Execution; 3] = [Not, Done, Unknown];
+
+    fn after(state: State, execution: Execution, idempotent: bool) -> Next {
+        let is_refusal = false;
+        let ended = Ended {
+            state,
+            is_refusal,
+            execution,
+        };
+        ended.next(idempotent)
+    }
+
+    #[test]
+    fn failures_are_a_table() {
+        for state in [State::FailedExecution, State::Timeout] {
+            for (execution, once, idempotent) in [
+                (Not, Elsewhere, Elsewhere),
+                (Done, Fallback, Elsewhere),
+                (Unknown, SameInstance, Elsewhere),
+            ] {
+                assert_eq!(
+                    after(state, execution, false),
+                    once,
+                    "{state} {execution:?}"
+                );
+                assert_eq!(after(state, execution, true), idempotent);
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_copy_would_answer_too_ends_the_call() {
+        for execution in EXECUTIONS {
+            for idempotent in [true, false] {
+                for state in [State::Completed, State::FailedValidation, State::Executing] {
+                    assert_eq!(after(state, execution, idempotent), Nothing);
+                }
+                let refused = Ended {
+                    state: State::FailedExecution,
+                    is_refusal: true,
+                    execution,
+                };
+                assert_eq!(refused.next(idempotent), Nothing);
+            }
+        }
+    }
+}
