@@ -1,8 +1,9 @@
 //! One call to another agent: checked, routed, bounded by one deadline, recorded.
 
 use super::Outbound;
-use super::choice::Asking;
+use super::choice::{Asking, Chosen};
 use super::inherit::{Errand, Heritage};
+use super::place::{Place, Told};
 use super::whom::Callee;
 use crate::context::{Fields, Ids, Member, Trace, header};
 use crate::contract::Compiled;
@@ -166,7 +167,7 @@ impl Call {
         digest: Digest,
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
-        let plan = self.plan(attempt)?;
+        let (plan, place) = self.plan(attempt)?;
         self.check_body(&plan, Side::Input, &input).await?;
         let timeout = plan.offer.contract.contract.constraints.timeout;
         if !plan.deadline.leaves_time(Instant::now(), timeout) {
@@ -185,23 +186,37 @@ impl Call {
             .found
             .meters()
             .timeout_used(started.elapsed(), timeout);
+        let outcome = self.judged(attempt, &plan, answered, &place).await;
+        let whole = plan.deadline >= Deadline::after(started, timeout);
+        place.ended(match &outcome {
+            Ok(outcome) => Told::of_answer(outcome.answer.status, outcome.failure.as_ref(), whole),
+            Err(trouble) => Told::of_trouble(trouble, whole),
+        });
+        outcome
+    }
+
+    async fn judged(
+        &mut self,
+        attempt: &mut Attempt,
+        plan: &Plan,
+        answered: Result<Answer, Trouble>,
+        place: &Place,
+    ) -> Result<Outcome, Trouble> {
         let answer = answered?;
-        head::check_answer(&answer.headers, &limits)?;
-        self.judge(attempt, &plan, answer).await
+        place.hears(&answer.headers);
+        head::check_answer(&answer.headers, &self.outbound.config.limits.head)?;
+        self.judge(attempt, plan, answer).await
     }
 
     /// Chooses the instance and bounds the call's time.
-    fn plan(&mut self, attempt: &mut Attempt) -> Result<Plan, Trouble> {
+    fn plan(&mut self, attempt: &mut Attempt) -> Result<(Plan, Place), Trouble> {
         let started = Instant::now();
         let view = self.callee.found.view();
-        let asking = Asking {
-            fields: &self.fields,
-            key: self.key,
-        };
+        let asking = Asking::first(&self.fields, self.key);
         let chosen = self.outbound.choose(&view, &self.callee, &asking);
         drop(view);
         self.timing.route = started.elapsed();
-        let offer = chosen?;
+        let Chosen { offer, place } = chosen?;
         let deadline = self.deadline(&offer.contract);
         let version = offer.contract.contract.version.to_string();
         attempt.note(|report| {
@@ -209,7 +224,7 @@ impl Call {
             report.deadline_at = deadline_at(deadline);
         });
         self.callee.agent.version = Some(version);
-        Ok(Plan { offer, deadline })
+        Ok((Plan { offer, deadline }, place))
     }
 
     /// The attempt's deadline: the contract's timeout and the grace for a callee that answers at

@@ -8,6 +8,7 @@ mod explain;
 mod foreign;
 mod inherit;
 mod passthrough;
+mod place;
 mod report;
 mod request;
 mod route;
@@ -234,10 +235,7 @@ impl Outbound {
         errand: &Errand,
         began: Instant,
     ) -> Result<Callee, Trouble> {
-        let asking = Asking {
-            fields: &errand.fields,
-            key: errand.key,
-        };
+        let asking = Asking::first(&errand.fields, errand.key);
         let until = patience(&errand.fields, began);
         self.whom(whom, &asking, until).await
     }
