@@ -5,7 +5,9 @@ mod call;
 mod choice;
 mod discover;
 mod explain;
+mod fleet;
 mod foreign;
+mod in_flight;
 mod inherit;
 mod passthrough;
 mod place;
@@ -35,11 +37,13 @@ use crate::context::{AgentName, Fields};
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
+use crate::route::EjectionConfig;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use bytes::Bytes;
 use choice::Asking;
+use fleet::Fleets;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
@@ -62,6 +66,7 @@ pub struct Config {
     pub limits: Limits,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
+    pub ejection: EjectionConfig,
 }
 
 /// The outbound service.
@@ -69,6 +74,7 @@ pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
+    fleets: Fleets,
     upstreams: Upstreams,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
@@ -101,6 +107,7 @@ impl Outbound {
                 recorder.clone(),
                 config.pseudonym.clone(),
             ),
+            fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
             config,
             recorder,
             directory,
