@@ -654,7 +654,9 @@ fn a_fallback_that_cannot_stand_in_is_told_where_both_are_judged() {
     let first = ("first.json".to_owned(), first.to_string().into_bytes());
 
     assert_eq!(lint(&[first.clone(), sound.clone()], Profile::Default), []);
-    let found = lint(&[first.clone(), greedy.clone()], Profile::Default);
+    let mut found = lint(&[first.clone(), greedy.clone()], Profile::Default);
+    // Its own probe is too short for what it asks.
+    found.retain(|finding| finding.file == "first.json");
     let [finding] = found.as_slice() else {
         panic!("{found:#?}");
     };
@@ -670,5 +672,7 @@ fn a_fallback_that_cannot_stand_in_is_told_where_both_are_judged() {
         "{message}"
     );
     // The highest version is the one that will be called.
-    assert_eq!(lint(&[first, greedy, sound], Profile::Default), []);
+    let mut found = lint(&[first, greedy, sound], Profile::Default);
+    found.retain(|finding| finding.file == "first.json");
+    assert_eq!(found, []);
 }

@@ -148,6 +148,18 @@ impl Outbound {
         })
     }
 
+    /// Returns whom a call may use now.
+    pub(super) fn fitting(
+        &self,
+        view: &View,
+        callee: &Callee,
+        fields: &Fields,
+    ) -> Result<Vec<Offer>, Trouble> {
+        let query = self.query(&view.offers, callee, fields)?;
+        let fitting = fitting(&view.offers, &callee.agent, &query);
+        Ok(fitting.into_iter().cloned().collect())
+    }
+
     /// Puts what a call asks for of these offers; another team's instances are not for the
     /// asking. A call that was picked for canaries goes to the others where none of them fits.
     pub(super) fn query<'a>(

@@ -41,6 +41,7 @@ use crate::route::EjectionConfig;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
+use budget::Budget;
 use bytes::Bytes;
 use choice::Asking;
 use fleet::Fleets;
@@ -64,9 +65,19 @@ pub struct Config {
     pub team: String,
     pub local: Local,
     pub limits: Limits,
+    pub retry: Retry,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
     pub ejection: EjectionConfig,
+}
+
+/// How failed attempts are followed by others.
+#[derive(Debug, Clone, Copy)]
+pub struct Retry {
+    pub budget: budget::Config,
+    /// The bound of the first wait, which doubles with each.
+    pub backoff: Duration,
+    pub max_backoff: Duration,
 }
 
 /// The outbound service.
@@ -82,6 +93,7 @@ pub struct Outbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     refusals: Refusals,
+    retries: Budget,
     keeper: Keeper,
     tunnels: Tunnels,
     /// Places for questions who could serve.
@@ -108,6 +120,7 @@ impl Outbound {
                 config.pseudonym.clone(),
             ),
             fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
+            retries: Budget::new(config.retry.budget, Instant::now()),
             config,
             recorder,
             directory,
