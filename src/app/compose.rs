@@ -241,6 +241,16 @@ pub fn inbound(
     })
 }
 
+fn ejection(settings: &config::Ejection) -> EjectionConfig {
+    EjectionConfig {
+        consecutive: settings.consecutive,
+        success_rate: settings.success_rate,
+        base: settings.base,
+        max: settings.max,
+        max_percent: settings.max_percent,
+    }
+}
+
 fn retry(settings: &config::Retry) -> outbound::Retry {
     outbound::Retry {
         budget: outbound::budget::Config {
@@ -249,16 +259,6 @@ fn retry(settings: &config::Retry) -> outbound::Retry {
         },
         backoff: settings.backoff,
         max_backoff: settings.max_backoff,
-    }
-}
-
-fn ejection(settings: &config::Ejection) -> EjectionConfig {
-    EjectionConfig {
-        consecutive: settings.consecutive,
-        success_rate: settings.success_rate,
-        base: settings.base,
-        max: settings.max,
-        max_percent: settings.max_percent,
     }
 }
 

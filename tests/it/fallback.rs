@@ -98,7 +98,11 @@ async fn a_fallback_answers_and_the_reply_says_so() {
     assert_eq!(states(&attempts[0]).last(), Some(&"failed_execution"));
     let told = states(&attempts[1]);
     // Who told first of `executing` is a matter of chance.
-    assert_eq!(told[..2], ["fallback_invoked", "dispatched"], "{attempts:?}");
+    assert_eq!(
+        told[..2],
+        ["fallback_invoked", "dispatched"],
+        "{attempts:?}"
+    );
     assert_eq!(told.last(), Some(&"completed"), "{attempts:?}");
     let shown = standby.crew.collector.task("t-first").await.unwrap();
     let step = &shown["steps"][0];
@@ -137,9 +141,7 @@ async fn a_fallback_answers_and_the_reply_says_so() {
     standby.crew.attempts("t-none", 3).await;
 
     let sidecar = &standby.crew.caller.sidecar;
-    let metric = async |name: &str, labels: &[(&str, &str)]| {
-        sidecar.metric(name, labels).await
-    };
+    let metric = async |name: &str, labels: &[(&str, &str)]| sidecar.metric(name, labels).await;
     let of = ("contract", FRAUD);
     let outbound = ("direction", "outbound");
     let ended = |state, degraded| [outbound, of, ("state", state), ("degraded", degraded)];
