@@ -182,6 +182,14 @@ impl<'a> Attempt<'a> {
         self.told.iter().find_map(|told| of(&told.report))
     }
 
+    pub(super) fn input_digest(&self) -> Option<&'a str> {
+        self.first(|report| report.input_digest.as_deref())
+    }
+
+    pub(super) fn output_digest(&self) -> Option<&'a str> {
+        self.first(|report| report.output_digest.as_deref())
+    }
+
     pub(super) fn is_degraded(&self) -> bool {
         self.told.iter().any(|told| told.report.degraded)
     }
