@@ -13,6 +13,7 @@
 mod api;
 mod attempt;
 mod board;
+mod compare;
 mod ingest;
 mod list;
 mod retention;
