@@ -5,14 +5,13 @@ mod speaker;
 
 use super::Desk;
 use super::attempt::Told;
+use super::book::{BookError, Recorded};
 use super::compare::compare;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
-use super::sqlite::Recorded;
 use super::view;
 use crate::apart;
 use crate::socket::Peer;
-use crate::store::{FaultKind, StoreError};
 use crate::task::{Id, Problem, Timestamp};
 use crate::telemetry::metrics::Received;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -84,10 +83,10 @@ impl Refusal {
         }
     }
 
-    fn store(error: &StoreError) -> Self {
-        let detail = match error.kind() {
-            FaultKind::QueueFull => "too many reports are waiting to be stored; send again",
-            _ => "the collector cannot use its database now; send again",
+    fn store(error: &BookError) -> Self {
+        let detail = match error.is_full() {
+            true => "too many reports are waiting to be stored; send again",
+            false => "the collector cannot use its database now; send again",
         };
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -373,7 +372,7 @@ async fn list(
     desk: &Desk,
     filter: super::list::Filter,
     now: Timestamp,
-) -> Result<Listing, StoreError> {
+) -> Result<Listing, BookError> {
     let mut page = desk.book.tasks(filter, now).await?;
     for _ in 1..MOST_WINDOWS {
         let Some(rest) = page.rest() else { break };
@@ -382,7 +381,7 @@ async fn list(
     Ok(page.listing())
 }
 
-fn failed(error: &StoreError) -> Refusal {
+fn failed(error: &BookError) -> Refusal {
     tracing::error!(
         error = error as &dyn Error,
         "a question could not be answered"

@@ -13,6 +13,7 @@
 mod api;
 mod attempt;
 mod board;
+mod book;
 mod compare;
 mod ingest;
 mod list;
@@ -30,10 +31,11 @@ use crate::contract::trust::Trust;
 use crate::identity::Secret;
 use crate::lifecycle::{Observer, Phase};
 use crate::socket::{self, Listener, Routes, ServerTls};
-use crate::store::{OpenError, Opened, Store, StoreError};
+use crate::store::{OpenError, Opened, Store};
 use crate::telemetry::metrics;
 use board::Board;
-use sqlite::Book;
+use book::Book;
+pub use book::BookError;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -153,7 +155,7 @@ impl Collector {
     }
 
     /// Commits what is queued and closes the database.
-    pub async fn close(&self) -> Result<(), StoreError> {
+    pub async fn close(&self) -> Result<(), BookError> {
         self.desk.book.close().await
     }
 }

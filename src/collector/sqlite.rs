@@ -11,6 +11,7 @@ mod read;
 mod sums;
 
 use super::attempt::{Told, summarise};
+use super::book::{OpenCounts, Recorded};
 use super::list::{Filter, Page};
 use crate::contract::trust;
 use crate::store::{self, OpenError, Opened, Schema, Store, StoreError};
@@ -88,26 +89,11 @@ const SCHEMA: Schema = Schema {
         DROP INDEX calls_open;
         CREATE INDEX calls_open ON calls (task_id, by_sidecar, started_at) WHERE ended_at IS NULL;
     ",
+        "
+        CREATE INDEX calls_due ON calls (deadline_at) WHERE ended_at IS NULL;
+    ",
     ],
 };
-
-/// What became of a batch.
-#[derive(Debug, Default)]
-pub(super) struct Recorded {
-    /// One entry per report, in order.
-    pub(super) results: Vec<Result<Received, &'static str>>,
-    /// Attempts that ended, with the application that reported it.
-    pub(super) finished: Vec<(String, State)>,
-    /// Applications on whose side bodies differ, once per attempt.
-    pub(super) breaks: Vec<String>,
-}
-
-/// Open calls by state, and how many of them are past their deadline.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct OpenCounts {
-    pub(super) by_state: Vec<(State, u64)>,
-    pub(super) stalled: u64,
-}
 
 /// A handle to the book; cheap to clone.
 #[derive(Debug, Clone)]
@@ -157,6 +143,17 @@ impl Book {
     pub(super) async fn open_counts(&self, now: Timestamp) -> Result<OpenCounts, StoreError> {
         self.store
             .read(move |connection| read::count_open(connection, now))
+            .await
+    }
+
+    /// Reads what is told of open calls whose deadline was before `cutoff`, the longest due first.
+    pub(super) async fn overdue(
+        &self,
+        cutoff: Timestamp,
+        most: usize,
+    ) -> Result<Vec<Vec<Told>>, StoreError> {
+        self.store
+            .read(move |connection| read::load_overdue(connection, cutoff, most))
             .await
     }
 
