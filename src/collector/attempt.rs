@@ -8,6 +8,10 @@
 use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
 use std::time::Duration;
 
+/// How long an application's own word holds a step open that no sidecar speaks of, and that has no
+/// deadline therefore.
+const OWN_WORD: Duration = Duration::from_secs(3600);
+
 /// One report as it was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Told {
@@ -47,6 +51,8 @@ pub(super) struct CallSummary {
     pub(super) started_at: Timestamp,
     pub(super) ended_at: Option<Timestamp>,
     pub(super) deadline_at: Timestamp,
+    /// Whether nobody but the watchdog has told of its end.
+    pub(super) is_marked: bool,
 }
 
 impl CallSummary {
@@ -91,7 +97,8 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
         degraded: newest.is_degraded(),
         started_at: attempts.iter().map(Attempt::started_at).min()?,
         ended_at: newest.ended_at(),
-        deadline_at: newest.decisive.deadline_at,
+        deadline_at: newest.due_at(),
+        is_marked: newest.is_marked(),
     })
 }
 
@@ -109,7 +116,7 @@ pub(super) fn parent(told: &[Told]) -> Option<Id> {
 }
 
 impl<'a> Attempt<'a> {
-    fn decide(number: u32, told: Vec<&'a Told>) -> Option<Self> {
+    fn decide(number: u32, mut told: Vec<&'a Told>) -> Option<Self> {
         let of = |reporter| {
             let found = told.iter().find(|told| told.report.reporter == reporter);
             found.map(|told| &told.report)
@@ -125,9 +132,11 @@ impl<'a> Attempt<'a> {
             _ => false,
         };
         let end = if late { callee } else { caller.or(callee) };
-        let end = end
-            .or(ended(Reporter::Application))
-            .or(ended(Reporter::Watchdog));
+        let real = end.or(ended(Reporter::Application));
+        let end = real.or(ended(Reporter::Watchdog));
+        if real.is_some() {
+            told.retain(|told| told.report.reporter != Reporter::Watchdog);
+        }
         let furthest = || {
             let reports = told.iter().map(|told| &told.report);
             reports.max_by_key(|report| rank(report.state))
@@ -144,6 +153,21 @@ impl<'a> Attempt<'a> {
 
     fn is_of_a_sidecar(&self) -> bool {
         self.by(Reporter::Caller).is_some() || self.by(Reporter::Callee).is_some()
+    }
+
+    /// Says whether nobody but the watchdog has told of its end.
+    pub(super) fn is_marked(&self) -> bool {
+        self.decisive.reporter == Reporter::Watchdog
+    }
+
+    /// Returns when its end should have been told.
+    pub(super) fn due_at(&self) -> Timestamp {
+        let at = self.decisive.deadline_at;
+        match self.is_of_a_sidecar() || self.is_marked() {
+            true => at,
+            // The time of its word stands where a deadline would.
+            false => at.plus(OWN_WORD),
+        }
     }
 
     /// Says whether the reply found nobody, as any of the reporters saw it.

@@ -22,6 +22,7 @@ mod sqlite;
 mod step;
 mod verdict;
 mod view;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -146,6 +147,7 @@ impl Collector {
         let forgetting = async {
             tokio::select! {
                 () = retention::run(&self.desk) => {}
+                () = watchdog::run(&self.desk.book) => {}
                 () = lifecycle.reached(Phase::Stopping) => {}
             }
         };

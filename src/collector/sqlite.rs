@@ -92,6 +92,11 @@ const SCHEMA: Schema = Schema {
         "
         CREATE INDEX calls_due ON calls (deadline_at) WHERE ended_at IS NULL;
     ",
+        "
+        -- whether nobody but the watchdog has told of the end
+        ALTER TABLE calls ADD COLUMN marked INTEGER NOT NULL DEFAULT 0;
+        CREATE INDEX calls_marked ON calls (call_id) WHERE marked;
+    ",
     ],
 };
 

@@ -113,7 +113,7 @@ fn undecided(attempt: &Attempt<'_>, now: Timestamp) -> Option<Duration> {
 fn open(step: &Step<'_>, attempt: &Attempt<'_>, now: Timestamp) -> String {
     let name = step.name();
     let since = text(attempt.started_at().age(now));
-    if !step.call.by_sidecar {
+    if !step.call.by_sidecar && now < step.call.deadline_at {
         return format!("{name} for {since}, as the application itself says; it named no deadline");
     }
     let overdue = step.call.deadline_at.age(now);

@@ -57,11 +57,11 @@ fn late(name: &str, attempt: &Attempt<'_>) -> String {
 }
 
 fn timeout(name: &str, attempt: &Attempt<'_>, now: Timestamp) -> String {
-    if attempt.decisive.reporter == Reporter::Watchdog {
+    if attempt.is_marked() {
         let overdue = text(attempt.decisive.deadline_at.age(now));
         return format!(
-            "{name} was due {overdue} ago and no sidecar has reported its end; the collector has \
-             marked it for now, until one does"
+            "{name} was due {overdue} ago and nobody has reported its end; the collector has \
+             marked it for now, until somebody does"
         );
     }
     if kind(attempt) == Problem::BudgetExhausted.as_str() {

@@ -291,8 +291,8 @@ fn where_time_ran_out() {
                 of("pay", None, told(Watchdog, &[(Timeout, 700)]))
                     .changed(|report| report.deadline_at = Timestamp::from_millis(500)),
             ]],
-            "timeout: step pay (pay-v1.0 on fraud-7401) was due 500 ms ago and no sidecar has \
-             reported its end; the collector has marked it for now, until one does",
+            "timeout: step pay (pay-v1.0 on fraud-7401) was due 500 ms ago and nobody has \
+             reported its end; the collector has marked it for now, until somebody does",
         ),
     ]);
 }
