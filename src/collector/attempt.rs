@@ -5,6 +5,7 @@
 //!   timeout, and is shown as late
 //! - what an application says counts where no sidecar speaks; a watchdog's mark gives way to all
 
+use super::claims;
 use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub(super) struct Attempt<'a> {
     /// The report that decided.
     pub(super) decisive: &'a Report,
     told: Vec<&'a Told>,
+    /// Reports of those who had no part in it.
+    strangers: Vec<&'a Told>,
 }
 
 /// One call in a line; what lists and totals are made of.
@@ -73,7 +76,12 @@ pub(super) fn attempts(told: &[Told]) -> Vec<Attempt<'_>> {
             .filter(|told| told.report.attempt == number)
             .collect();
         of.sort_by_key(|told| told.report.reporter);
-        Attempt::decide(number, of)
+        let (heard, strangers) = claims::heard(of);
+        match heard.is_empty() {
+            // Somebody has to be heard for the attempt to be shown at all.
+            true => Attempt::decide(number, strangers, Vec::new()),
+            false => Attempt::decide(number, heard, strangers),
+        }
     };
     numbers.into_iter().filter_map(attempt).collect()
 }
@@ -116,7 +124,7 @@ pub(super) fn parent(told: &[Told]) -> Option<Id> {
 }
 
 impl<'a> Attempt<'a> {
-    fn decide(number: u32, mut told: Vec<&'a Told>) -> Option<Self> {
+    fn decide(number: u32, mut told: Vec<&'a Told>, strangers: Vec<&'a Told>) -> Option<Self> {
         let of = |reporter| {
             let found = told.iter().find(|told| told.report.reporter == reporter);
             found.map(|told| &told.report)
@@ -148,6 +156,7 @@ impl<'a> Attempt<'a> {
             late,
             decisive,
             told,
+            strangers,
         })
     }
 
@@ -243,6 +252,7 @@ impl<'a> Attempt<'a> {
         self.told.iter().find_map(|told| told.detail.as_deref())
     }
 
+    /// Returns ends that contradict what counts, and those that strangers told.
     pub(super) fn conflicts(&self) -> Vec<(StateAt, Reporter)> {
         let of = |told: &&'a Told| {
             let reporter = told.report.reporter;
@@ -251,7 +261,12 @@ impl<'a> Attempt<'a> {
                 .map(move |state| (*state, reporter))
                 .collect::<Vec<_>>()
         };
-        self.told.iter().flat_map(of).collect()
+        let foreign = self.strangers.iter().filter_map(|told| {
+            let end = told.report.states.last();
+            let end = end.filter(|end| end.state.is_end())?;
+            Some((*end, told.report.reporter))
+        });
+        self.told.iter().flat_map(of).chain(foreign).collect()
     }
 
     /// Returns each state once, in life order, with who saw it best: the caller knows when a call

@@ -155,6 +155,7 @@ impl Call {
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
             instance: self.served.instance.clone(),
+            peer: fields.application.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
