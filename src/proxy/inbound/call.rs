@@ -445,6 +445,7 @@ impl Call {
         let status = answer.status.as_u16();
         let mut response = respond::answer(answer, &said);
         self.say_load(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         self.count(end, status);
         response
     }
@@ -457,6 +458,7 @@ impl Call {
         self.settle_ticket(&trouble, end, &response);
         self.say_load(response.headers_mut());
         self.timing.write(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         let metrics = &self.inbound.recorder.metrics;
         metrics.rejected(Direction::Inbound, trouble.problem);
         self.count(end, trouble.problem.status());
