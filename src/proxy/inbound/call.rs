@@ -163,6 +163,7 @@ impl Call {
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
             instance: self.served.instance.clone(),
+            peer: fields.application.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -450,7 +451,8 @@ impl Call {
             proxy: &self.inbound.config.pseudonym,
         };
         let status = answer.status.as_u16();
-        let response = respond::answer(answer, &said);
+        let mut response = respond::answer(answer, &said);
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         self.count(end, status);
         response
     }
@@ -462,6 +464,7 @@ impl Call {
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
         self.settle_ticket(&trouble, end, &response);
         self.timing.write(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         let metrics = &self.inbound.recorder.metrics;
         metrics.rejected(Direction::Inbound, trouble.problem);
         self.count(end, trouble.problem.status());
