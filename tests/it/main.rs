@@ -35,6 +35,7 @@ mod job;
 mod json_schema;
 mod lint;
 mod long;
+mod model;
 mod openapi;
 mod passthrough;
 mod protocols;
