@@ -5,7 +5,9 @@ mod call;
 mod choice;
 mod discover;
 mod explain;
+mod fleet;
 mod foreign;
+mod in_flight;
 mod inherit;
 mod passthrough;
 mod place;
@@ -35,12 +37,14 @@ use crate::context::{AgentName, Fields};
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
+use crate::route::EjectionConfig;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use budget::Budget;
 use bytes::Bytes;
 use choice::Asking;
+use fleet::Fleets;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
@@ -64,6 +68,7 @@ pub struct Config {
     pub retry: Retry,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
+    pub ejection: EjectionConfig,
 }
 
 /// How failed attempts are followed by others.
@@ -80,6 +85,7 @@ pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
+    fleets: Fleets,
     upstreams: Upstreams,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
@@ -114,6 +120,7 @@ impl Outbound {
                 config.pseudonym.clone(),
             ),
             retries: Budget::new(config.retry.budget, Instant::now()),
+            fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
             config,
             recorder,
             directory,
