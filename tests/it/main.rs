@@ -9,6 +9,7 @@
 
 mod addressing;
 mod admission;
+mod all_failing;
 mod application_reports;
 mod bad_input;
 mod board;
@@ -36,6 +37,7 @@ mod json_schema;
 mod lint;
 mod long;
 mod model;
+mod of_three;
 mod openapi;
 mod passthrough;
 mod protocols;
@@ -51,6 +53,7 @@ mod shutdown;
 mod start;
 mod streaming;
 mod support;
+mod surge;
 mod tenants;
 mod tls;
 mod trust;
