@@ -173,7 +173,7 @@ impl Call {
             Given::Answer(answer, digest) => {
                 let said = Said {
                     names: &names,
-                    end: outcome.end,
+                    end: outcome.stated,
                     executed: outcome.executed || self.reached,
                     digest,
                     timing: &self.timing,
