@@ -4,8 +4,8 @@ use crate::field_cases::{leaving, waiting};
 use crate::of_three::{self, FAULTS, Share};
 use crate::support::program::is_long;
 use crate::{
-    all_failing, canary, compatibility, consul_outage, delivery, restart, rollout, streaming,
-    surge, tls,
+    all_failing, canary, compatibility, consul_outage, delivery, restart, rolling, rollout,
+    streaming, surge, tls,
 };
 use std::time::Duration;
 
@@ -99,6 +99,13 @@ async fn of_three_instances_one_at_fault_makes_nothing_happen_twice() {
         for fault in FAULTS {
             of_three::once(fault, 200, Duration::from_secs(60)).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn everything_is_restarted_under_load_unnoticed() {
+    if is_long() {
+        rolling::restarted_under_load(50, None).await;
     }
 }
 

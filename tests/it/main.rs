@@ -48,6 +48,7 @@ mod repeats;
 mod repository;
 mod restart;
 mod retries;
+mod rolling;
 mod rollout;
 mod routing;
 mod shards;

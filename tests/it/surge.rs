@@ -25,7 +25,7 @@ const RECORDED_WITHIN: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn late_answers_are_not_judged_as_failures() {
-    surge(20, Duration::from_secs(4), 0.05).await;
+    surge(10, Duration::from_secs(4), 0.1).await;
 }
 
 /// Slows the way to a callee for `length` under load; of the attempts that its application
