@@ -201,7 +201,8 @@ impl Call {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         self.check_body(Side::Input, &body).await?;
         self.check_wrappable(&body)?;
-        self.check_readiness()?;
+        // Before all that refuses: "not carried out" must hold of every request of this key, and
+        // an earlier one may be under way.
         let before = self
             .inbound
             .before(&self.served, &self.fields, &head, digest);
@@ -211,6 +212,7 @@ impl Call {
                 return Ok(self.repeated(attempt, answer, end, failure));
             }
         }
+        self.check_readiness()?;
         let _permit = self.permit()?;
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let request = self.request(head, body, digest, &trace);

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// A request as the application received it.
@@ -104,7 +105,8 @@ struct State {
 pub struct Application {
     address: SocketAddr,
     state: Arc<State>,
-    _worker: JoinSet<()>,
+    closing: watch::Sender<bool>,
+    worker: JoinSet<()>,
 }
 
 impl Application {
@@ -112,14 +114,33 @@ impl Application {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State::default());
-        let mut worker = JoinSet::new();
-        worker.spawn(accept(listener, Arc::clone(&state)));
-        Self {
+        let mut application = Self {
             address,
-            state,
-            _worker: worker,
-        }
+            state: Arc::default(),
+            closing: watch::Sender::new(false),
+            worker: JoinSet::new(),
+        };
+        application.serve(listener);
+        application
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let (state, closing) = (Arc::clone(&self.state), self.closing.subscribe());
+        self.worker.spawn(accept(listener, state, closing));
+    }
+
+    /// Ends it as a crash would: nothing under way is answered. What it has received stays known.
+    pub async fn kill(&mut self) {
+        self.worker.shutdown().await;
+    }
+
+    /// Ends it as an operator does, once what is under way is answered, and starts it again.
+    pub async fn restart(&mut self) {
+        self.closing.send_replace(true);
+        while self.worker.join_next().await.is_some() {}
+        self.closing.send_replace(false);
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.serve(listener);
     }
 
     /// Returns its address as `application.upstream` takes it.
@@ -172,24 +193,39 @@ fn path_of(target: &str) -> &str {
     target.split('?').next().unwrap_or(target)
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
+async fn accept(listener: TcpListener, state: Arc<State>, mut closing: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            return;
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = is_told(&mut closing) => break,
         };
+        let Ok((stream, _)) = stream else { return };
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(stream, Arc::clone(&state)));
+        connections.spawn(serve(stream, Arc::clone(&state), closing.clone()));
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
-async fn serve(stream: TcpStream, state: Arc<State>) {
+async fn serve(stream: TcpStream, state: Arc<State>, mut closing: watch::Receiver<bool>) {
     let connection = state.connections.fetch_add(1, Ordering::SeqCst);
     let service = service_fn(|request| respond(request, connection, &state));
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
     // A peer that goes away, or an answer that is a closed connection, ends it with an error.
-    connection.await.ok();
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = is_told(&mut closing) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await.ok();
+        }
+    }
+}
+
+async fn is_told(closing: &mut watch::Receiver<bool>) {
+    closing.wait_for(|closing| *closing).await.ok();
 }
 
 async fn respond(
