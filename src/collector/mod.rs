@@ -13,6 +13,7 @@
 mod api;
 mod attempt;
 mod board;
+mod chain;
 mod ingest;
 mod list;
 mod retention;

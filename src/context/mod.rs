@@ -7,6 +7,7 @@
 mod fields;
 pub mod header;
 mod ids;
+mod links;
 mod path;
 mod text;
 mod token;
@@ -16,6 +17,7 @@ mod wrapper;
 
 pub use fields::{AgentName, Differs, Fields, Malformed};
 pub use ids::Ids;
+pub use links::Links;
 pub use path::{Member, Path};
 pub use text::{boolean, list_of_text, text};
 pub use token::{Claim, Token};

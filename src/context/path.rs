@@ -147,6 +147,11 @@ impl Path {
         ancestors.fold(before, |chain, member| Some(chained(chain, member)))
     }
 
+    /// Returns the digest chained over all ancestors and `step`, as the calls of `step` have it.
+    pub fn chain_through(&self, step: &Member) -> [u8; 32] {
+        chained(self.chain(), step)
+    }
+
     /// Writes the list; `None` when it is empty, since an empty list is no field.
     pub fn write(&self) -> Option<HeaderValue> {
         HeaderValue::try_from(self.text()?).ok()

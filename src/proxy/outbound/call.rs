@@ -22,7 +22,7 @@ use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State
 use crate::telemetry::metrics::{AttemptKind, Direction, Side};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -59,23 +59,18 @@ struct Outcome {
 
 impl Call {
     /// Begins a call to `callee`.
-    pub fn new(
-        outbound: Arc<Outbound>,
-        callee: Callee,
-        errand: Errand,
-        headers: &HeaderMap,
-        began: Instant,
-    ) -> Self {
+    pub fn new(outbound: Arc<Outbound>, callee: Callee, errand: Errand, began: Instant) -> Self {
         let Errand {
             mut fields,
             heritage,
+            trace,
             key,
         } = errand;
         fields.call_id = Some(Id::mint());
         fields.attempt = Some(1);
         Self {
             ids: Ids::settle(&mut fields),
-            trace: Trace::of(headers, fields.trace_id.clone()),
+            trace,
             outbound,
             callee,
             key,
@@ -339,7 +334,8 @@ impl Call {
         let step = self.ids.step_id.clone();
         let version = self.callee.agent.version.as_deref().unwrap_or_default();
         let agent = format!("{}@{version}", self.callee.agent.id);
-        let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
+        let began_at = Timestamp::now().minus(self.began.elapsed());
+        let mut member = Member::new(step, agent, began_at, *input.as_bytes());
         member.output = Some(*output.as_bytes());
         member
     }

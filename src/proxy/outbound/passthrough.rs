@@ -4,7 +4,7 @@ use super::Outbound;
 use super::choice::Asking;
 use super::inherit::Errand;
 use super::whom::Callee;
-use crate::context::{Fields, Trace};
+use crate::context::Fields;
 use crate::proxy::body::Body;
 use crate::proxy::passing::{Passing, Way};
 use crate::proxy::received::Received;
@@ -43,11 +43,8 @@ impl Outbound {
         let view = callee.found.view();
         let offer = self.choose(&view, callee, &asking)?;
         drop(view);
-        let (way, trace) = (
-            self.way(),
-            Trace::of(&head.headers, fields.trace_id.clone()),
-        );
-        let mut passing = Passing::new(head, body, &trace, &way);
+        let way = self.way();
+        let mut passing = Passing::new(head, body, &errand.trace, &way);
         let told = Fields {
             agent: Some(callee.agent.clone()),
             application: Some(self.config.application.clone()),
