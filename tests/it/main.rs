@@ -31,6 +31,7 @@ mod field_cases;
 mod floors;
 mod grpc;
 mod handshake;
+mod hops;
 mod job;
 mod json_schema;
 mod lint;

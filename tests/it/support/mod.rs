@@ -19,6 +19,7 @@ pub mod consul;
 pub mod contract;
 pub mod digest;
 pub mod fleet;
+pub mod hops;
 pub mod instances;
 pub mod link;
 pub mod load;
