@@ -56,10 +56,6 @@ pub enum Parent {
 
 impl Step {
     /// Describes a step that has made no calls yet.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one value per field of the context"
-    )]
     pub fn new(
         ids: Ids,
         agent: String,

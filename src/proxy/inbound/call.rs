@@ -83,8 +83,16 @@ impl Call {
         }
     }
 
+    /// Carries the call out and says in the reply, whatever it is, how much is to be done here.
+    pub async fn run(self, head: Parts, source: Source) -> Response<Body> {
+        let served = self.served.clone();
+        let mut response = self.reply(head, source).await;
+        say_load(&served, response.headers_mut());
+        response
+    }
+
     /// Carries the call out; the reply goes out after its end state is stored.
-    pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
+    async fn reply(mut self, head: Parts, source: Source) -> Response<Body> {
         if let Err(trouble) = self.check_caller().and_then(|()| self.check_depth()) {
             return self.inbound.refusals.refuse(&trouble, &self.fields);
         }
@@ -452,8 +460,7 @@ impl Call {
             proxy: &self.inbound.config.pseudonym,
         };
         let status = answer.status.as_u16();
-        let mut response = respond::answer(answer, &said);
-        self.say_load(response.headers_mut());
+        let response = respond::answer(answer, &said);
         self.count(end, status);
         response
     }
@@ -464,7 +471,6 @@ impl Call {
         let names = names_of(&self.fields);
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
         self.settle_ticket(&trouble, end, &response);
-        self.say_load(response.headers_mut());
         self.timing.write(response.headers_mut());
         let metrics = &self.inbound.recorder.metrics;
         metrics.rejected(Direction::Inbound, trouble.problem);
@@ -486,19 +492,20 @@ impl Call {
         }
     }
 
-    fn say_load(&self, headers: &mut HeaderMap) {
-        let permits = &self.served.permits;
-        let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
-        if let Ok(load) = HeaderValue::try_from(load) {
-            headers.insert(header::LOAD, load);
-        }
-    }
-
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
         let served = &self.served;
         served.meters.ended(end, status, took);
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
+    }
+}
+
+/// Says how many calls of the contract are under way, without the one that is answered.
+fn say_load(served: &Served, headers: &mut HeaderMap) {
+    let permits = &served.permits;
+    let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
+    if let Ok(load) = HeaderValue::try_from(load) {
+        headers.insert(header::LOAD, load);
     }
 }

@@ -5,9 +5,12 @@ mod call;
 mod choice;
 mod discover;
 mod explain;
+mod fleet;
 mod foreign;
+mod in_flight;
 mod inherit;
 mod passthrough;
+mod place;
 mod report;
 mod request;
 mod route;
@@ -34,11 +37,14 @@ use crate::context::{AgentName, Fields, Origin};
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
+use crate::route::EjectionConfig;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
+use budget::Budget;
 use bytes::Bytes;
 use choice::Asking;
+use fleet::Fleets;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
@@ -59,8 +65,19 @@ pub struct Config {
     pub team: String,
     pub local: Local,
     pub limits: Limits,
+    pub retry: Retry,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
+    pub ejection: EjectionConfig,
+}
+
+/// How failed attempts are followed by others.
+#[derive(Debug, Clone, Copy)]
+pub struct Retry {
+    pub budget: budget::Config,
+    /// The bound of the first wait, which doubles with each.
+    pub backoff: Duration,
+    pub max_backoff: Duration,
 }
 
 /// The outbound service.
@@ -68,6 +85,7 @@ pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
+    fleets: Fleets,
     upstreams: Upstreams,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
@@ -75,6 +93,7 @@ pub struct Outbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     refusals: Refusals,
+    retries: Budget,
     keeper: Keeper,
     tunnels: Tunnels,
     /// Places for questions who could serve.
@@ -100,6 +119,8 @@ impl Outbound {
                 recorder.clone(),
                 config.pseudonym.clone(),
             ),
+            retries: Budget::new(config.retry.budget, Instant::now()),
+            fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
             config,
             recorder,
             directory,
@@ -242,10 +263,7 @@ impl Outbound {
         errand: &Errand,
         began: Instant,
     ) -> Result<Callee, Trouble> {
-        let asking = Asking {
-            fields: &errand.fields,
-            key: errand.key,
-        };
+        let asking = Asking::first(&errand.fields, errand.key);
         let until = patience(&errand.fields, began);
         self.whom(whom, &asking, until).await
     }

@@ -17,6 +17,7 @@ pub mod collector;
 pub mod command;
 pub mod consul;
 pub mod contract;
+pub mod crew;
 pub mod digest;
 pub mod fleet;
 pub mod hops;
