@@ -34,6 +34,7 @@ mod field_cases;
 mod floors;
 mod grpc;
 mod handshake;
+mod hops;
 mod job;
 mod json_schema;
 mod late;

@@ -19,7 +19,7 @@ mod whom;
 
 pub use explain::{Excluded, Explanation, Question, Unexplained};
 
-use super::active::{Active, Parent};
+use super::active::{Active, Parent, Step};
 use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
@@ -33,7 +33,7 @@ use super::respond::Trouble;
 use super::tunnel::Tunnels;
 use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
-use crate::context::{AgentName, Fields};
+use crate::context::{AgentName, Fields, Origin};
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
@@ -177,7 +177,7 @@ impl Outbound {
     ) -> Response<Body> {
         // An application that hands on the headers it was sent hands on its task's deadline, which
         // is inherited anyway; it does not name one for this call.
-        if fields.deadline.is_some() && !matches!(self.active.parent_of(&fields), Parent::None) {
+        if fields.deadline.is_some() && self.serves(&fields, &head).is_some() {
             fields.deadline = None;
         }
         match self.route(&head, &fields) {
@@ -219,13 +219,21 @@ impl Outbound {
             return Ok(route);
         };
         // An application that hands on the headers it was sent names the contract it serves.
-        let handed_on = |agent: &&AgentName| match self.active.parent_of(fields) {
-            Parent::Step(step) | Parent::Task(step) => step.agent == agent.id,
-            Parent::None => false,
+        let handed_on = |agent: &&AgentName| {
+            let served = self.serves(fields, head);
+            served.is_some_and(|step| step.agent == agent.id)
         };
         let beside = fields.agent.as_ref().filter(|agent| !handed_on(agent));
         let whom = whom.narrowed(beside)?;
         Ok(Route::Agent { whom, target })
+    }
+
+    /// Returns a step that a request is made for.
+    fn serves(&self, fields: &Fields, head: &Parts) -> Option<Arc<Step>> {
+        match self.active.parent_of(fields, &Origin::of(&head.headers)) {
+            Parent::Step(step) | Parent::Task(step) => Some(step),
+            Parent::None | Parent::Unknown => None,
+        }
     }
 
     /// Counts a request that belongs to no contract.
@@ -322,7 +330,7 @@ impl Outbound {
         began: Instant,
     ) -> Lasting {
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, callee, errand, &head.headers, began);
+        let call = call::Call::new(self, callee, errand, began);
         let presence = call.presence();
         Lasting::new(keeper, presence, call.run(head, source))
     }
