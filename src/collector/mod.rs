@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 /// Bodies that are received, unpacked and read at the same time; each takes up to 20 MiB.
@@ -136,7 +136,7 @@ impl Collector {
             listener,
             tls,
             routes,
-            LIMITS,
+            watch::Sender::new(LIMITS).subscribe(),
             lifecycle.clone(),
             connections.clone(),
         );

@@ -51,7 +51,7 @@ use tokio::time::Instant;
 use whom::Callee;
 
 /// What the listener is given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     pub application: String,
     pub region: String,
@@ -63,12 +63,13 @@ pub struct Config {
     pub pseudonym: HeaderValue,
 }
 
-/// The outbound service.
+/// The outbound service under one configuration; a request reads one from start to end.
+#[derive(Clone)]
 pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
-    upstreams: Upstreams,
+    upstreams: Arc<Upstreams>,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
     active: Arc<Active>,
@@ -78,7 +79,7 @@ pub struct Outbound {
     keeper: Keeper,
     tunnels: Tunnels,
     /// Places for questions who could serve.
-    questions: Semaphore,
+    questions: Arc<Semaphore>,
 }
 
 impl Outbound {
@@ -103,13 +104,27 @@ impl Outbound {
             config,
             recorder,
             directory,
-            upstreams,
+            upstreams: Arc::new(upstreams),
             tls,
             active,
             keeper,
             tunnels,
-            questions: Semaphore::new(discover::MOST_QUESTIONS),
+            questions: Arc::new(Semaphore::new(discover::MOST_QUESTIONS)),
         }
+    }
+
+    /// Returns the same service under another configuration; what it has in common with this one,
+    /// such as connections and what is known of instances, is shared.
+    pub fn with(&self, config: Config, silence: Duration) -> Self {
+        let mut other = self.clone();
+        other.config = config;
+        other.tunnels.silence = silence;
+        other
+    }
+
+    /// Returns the configuration that requests are served by.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Returns the connections to another sidecar.
