@@ -117,7 +117,7 @@ impl IntoResponse for Refusal {
 }
 
 async fn authorise(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
-    let Some(token) = &desk.token else {
+    let Some(token) = desk.terms.borrow().token.clone() else {
         return next.run(request).await;
     };
     // A connection with a certificate proves more than a token that many share.
@@ -305,7 +305,7 @@ fn unreadable(error: &BodyError) -> Refusal {
 
 async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     let unknown = || {
-        let kept = humantime::format_duration(desk.retention);
+        let kept = humantime::format_duration(desk.terms.borrow().retention);
         let detail = format!(
             "no report of this task has arrived, or it began longer ago than collector.retention, {kept}"
         );

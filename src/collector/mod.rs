@@ -71,13 +71,28 @@ pub struct Collector {
     desk: Arc<Desk>,
 }
 
+/// What may change while the collector runs; a request reads it once.
+#[derive(Debug)]
+struct Terms {
+    token: Option<Secret>,
+    retention: Duration,
+}
+
+impl Terms {
+    fn new(token: Option<Secret>, retention: Duration) -> Self {
+        Self {
+            token: token.filter(|token| !token.is_empty()),
+            retention,
+        }
+    }
+}
+
 /// What every request needs.
 #[derive(Debug)]
 struct Desk {
     book: Book,
     metrics: Arc<metrics::Collector>,
-    token: Option<Secret>,
-    retention: Duration,
+    terms: watch::Sender<Terms>,
     ingests: Semaphore,
     /// Whether the last report could be stored.
     stores: AtomicBool,
@@ -95,8 +110,7 @@ impl Collector {
         let desk = Desk {
             book,
             metrics,
-            token: config.token.filter(|token| !token.is_empty()),
-            retention: config.retention,
+            terms: watch::Sender::new(Terms::new(config.token, config.retention)),
             ingests: Semaphore::new(INGESTS),
             stores: AtomicBool::new(true),
             board: OnceLock::new(),
@@ -105,6 +119,11 @@ impl Collector {
             desk: Arc::new(desk),
         };
         Ok((collector, opened))
+    }
+
+    /// Asks for this token from now on, and keeps tasks for so long.
+    pub fn follow_terms(&self, token: Option<Secret>, retention: Duration) {
+        self.desk.terms.send_replace(Terms::new(token, retention));
     }
 
     /// Returns the database, where first keys of contracts are remembered.

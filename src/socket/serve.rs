@@ -456,3 +456,56 @@ impl<S: Serve> Door<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_millis(10);
+
+    fn limits(max_connections: usize) -> Limits {
+        let length = Duration::from_secs(1);
+        Limits {
+            max_connections,
+            header_timeout: length,
+            idle_timeout: length,
+            stream_idle_timeout: length,
+            max_header_bytes: 1024,
+            max_headers: 8,
+            close: length,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_follow_their_number_while_some_are_taken() {
+        let given = watch::Sender::new(limits(2));
+        let mut slots = Slots::new(given.subscribe());
+        let (first, second) = (slots.take().await, slots.take().await);
+        assert!(timeout(SOON, slots.take()).await.is_err());
+
+        given.send_replace(limits(3));
+        let third = slots.take().await;
+        assert!(timeout(SOON, slots.take()).await.is_err());
+
+        // Of three, two have to end before there is one to take again.
+        given.send_replace(limits(2));
+        drop(first);
+        assert!(timeout(SOON, slots.take()).await.is_err());
+        drop(second);
+        let fourth = slots.take().await;
+        assert!(timeout(SOON, slots.take()).await.is_err());
+        drop((third, fourth));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_raised_number_is_heard_by_who_waits() {
+        let given = watch::Sender::new(limits(1));
+        let mut slots = Slots::new(given.subscribe());
+        let _first = slots.take().await;
+        let mut taking = std::pin::pin!(slots.take());
+        assert!(timeout(SOON, taking.as_mut()).await.is_err());
+        given.send_replace(limits(2));
+        assert!(timeout(SOON, taking).await.is_ok());
+    }
+}

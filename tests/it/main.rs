@@ -40,6 +40,7 @@ mod passthrough;
 mod protocols;
 mod publication;
 mod registry_conversation;
+mod reload;
 mod repeats;
 mod repository;
 mod restart;

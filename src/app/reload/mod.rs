@@ -8,7 +8,7 @@
 
 mod rooms;
 
-pub use rooms::{Callee, Rooms, admission};
+pub use rooms::{Callee, Rooms, admission, problem};
 
 use super::compose;
 use crate::apart;
@@ -32,12 +32,35 @@ pub struct Reloaded {
     pub waiting: Vec<String>,
 }
 
+/// Who is given the settings.
+pub trait Takes: Send + 'static {
+    /// All that can fail is done, and nothing has changed.
+    type Prepared: Send;
+
+    /// Says whether a key means anything here.
+    fn concerns(&self, key: &str) -> bool;
+
+    /// Looks for everything that would be wrong with other settings; changes nothing.
+    fn prepare(
+        &self,
+        before: &Settings,
+        settings: &Settings,
+    ) -> impl Future<Output = Result<Self::Prepared, Vec<String>>> + Send;
+
+    /// Puts in force what was prepared; returns the keys whose files have another content.
+    fn settle(
+        &mut self,
+        prepared: Self::Prepared,
+        settings: &Settings,
+    ) -> impl Future<Output = Vec<String>> + Send;
+}
+
 /// Why nothing was taken.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error("{}", .0.join("\n"))]
     Problems(Vec<String>),
-    #[error("the sidecar is leaving: what it does now is in the hands of its last settings")]
+    #[error("the process is leaving; what it still does, it does by the settings in force")]
     Leaving,
     #[error("{MOST_WAITING} reloads are waiting already; ask again later")]
     Crowded,
@@ -46,6 +69,7 @@ pub enum Refused {
 type Answer = oneshot::Sender<Result<Reloaded, Refused>>;
 
 /// Asks for reloads, and knows what is in force.
+#[derive(Clone)]
 pub struct Reload {
     asks: mpsc::Sender<Option<Answer>>,
     state: Arc<ArcSwap<InForce>>,
@@ -58,8 +82,8 @@ struct InForce {
 }
 
 /// Carries reloads out, one after the other; a worker.
-pub struct Reloader {
-    rooms: Rooms,
+pub struct Reloader<T> {
+    rooms: T,
     phase: Observer,
     asked: mpsc::Receiver<Option<Answer>>,
     state: Arc<ArcSwap<InForce>>,
@@ -67,7 +91,7 @@ pub struct Reloader {
 
 impl Reload {
     /// Makes the one who asks and the worker who does it.
-    pub fn new(in_force: Settings, rooms: Rooms, phase: Observer) -> (Self, Reloader) {
+    pub fn new<T>(in_force: Settings, rooms: T, phase: Observer) -> (Self, Reloader<T>) {
         let (asks, asked) = mpsc::channel(MOST_WAITING);
         let state = Arc::new(ArcSwap::from_pointee(InForce {
             read: in_force.clone(),
@@ -122,7 +146,7 @@ impl Reload {
     }
 }
 
-impl Reloader {
+impl<T: Takes> Reloader<T> {
     /// Runs for as long as somebody may ask.
     pub async fn run(mut self) {
         while let Some(answer) = self.asked.recv().await {
@@ -150,6 +174,7 @@ impl Reloader {
         let before = self.state.load_full();
         let (read, settings) = read(before.clone()).await?;
         let mut applied = before.settings.differences(&settings).live;
+        applied.retain(|key| self.rooms.concerns(key));
         let prepared = self.rooms.prepare(&before.settings, &settings).await;
         let prepared = prepared.map_err(Refused::Problems)?;
         if settings.log.filter != before.settings.log.filter {

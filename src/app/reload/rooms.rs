@@ -3,7 +3,7 @@
 //! - `prepare` does all that can fail and changes nothing; `settle` cannot fail
 //! - a request reads one snapshot from start to end; what runs goes on as it began
 
-use super::compose;
+use super::{Takes, compose};
 use crate::admission::publication::check_version;
 use crate::admission::{self, HealthConfig, Trials};
 use crate::apart;
@@ -71,9 +71,14 @@ struct PreparedCallee {
     moved: Vec<String>,
 }
 
-impl Rooms {
-    /// Looks for everything that would be wrong with other settings.
-    pub async fn prepare(
+impl Takes for Rooms {
+    type Prepared = Prepared;
+
+    fn concerns(&self, key: &str) -> bool {
+        !key.starts_with("collector.")
+    }
+
+    async fn prepare(
         &self,
         before: &Settings,
         settings: &Settings,
@@ -91,8 +96,7 @@ impl Rooms {
         })
     }
 
-    /// Gives every room what was prepared; returns the keys whose files have another content.
-    pub async fn settle(&mut self, prepared: Prepared, settings: &Settings) -> Vec<String> {
+    async fn settle(&mut self, prepared: Prepared, settings: &Settings) -> Vec<String> {
         let limits = &settings.limits;
         let silence = limits.stream_idle_timeout;
         self.trust.follow(settings.trust.clone());
@@ -293,7 +297,12 @@ fn faults_of(settings: &Settings, at: usize, fault: &Error) -> Vec<String> {
     }
 }
 
-fn problem(settings: &Settings, key: &str, error: &(dyn std::error::Error + 'static)) -> String {
+/// Says why the value of a key cannot be used, and where it stands.
+pub fn problem(
+    settings: &Settings,
+    key: &str,
+    error: &(dyn std::error::Error + 'static),
+) -> String {
     problem_of(settings, key, Chain(error).to_string())
 }
 
