@@ -118,7 +118,7 @@ impl IntoResponse for Refusal {
 }
 
 async fn authorise(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
-    let Some(token) = &desk.token else {
+    let Some(token) = desk.terms.borrow().token.clone() else {
         return next.run(request).await;
     };
     // A connection with a certificate proves more than a token that many share.
@@ -342,7 +342,7 @@ async fn reports(desk: &Desk, id: &str) -> Result<Vec<Vec<Told>>, Refusal> {
 }
 
 fn unknown(desk: &Desk, id: &str) -> Refusal {
-    let kept = humantime::format_duration(desk.retention);
+    let kept = humantime::format_duration(desk.terms.borrow().retention);
     // An id is bare text; what is none is not repeated.
     let named = Id::parse(id).map_or_else(|_| "this task".to_owned(), |id| format!("task {id}"));
     let detail = format!(

@@ -15,9 +15,9 @@ mod api;
 mod attempt;
 mod board;
 mod book;
+mod chain;
 mod claims;
 mod compare;
-mod chain;
 mod ingest;
 mod list;
 mod retention;
@@ -44,7 +44,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 /// Bodies that are received, unpacked and read at the same time; each takes up to 20 MiB.
@@ -78,13 +78,28 @@ pub struct Collector {
     desk: Arc<Desk>,
 }
 
+/// What may change while the collector runs; a request reads it once.
+#[derive(Debug)]
+struct Terms {
+    token: Option<Secret>,
+    retention: Duration,
+}
+
+impl Terms {
+    fn new(token: Option<Secret>, retention: Duration) -> Self {
+        Self {
+            token: token.filter(|token| !token.is_empty()),
+            retention,
+        }
+    }
+}
+
 /// What every request needs.
 #[derive(Debug)]
 struct Desk {
     book: Book,
     metrics: Arc<metrics::Collector>,
-    token: Option<Secret>,
-    retention: Duration,
+    terms: watch::Sender<Terms>,
     ingests: Semaphore,
     /// Whether the last report could be stored.
     stores: AtomicBool,
@@ -102,8 +117,7 @@ impl Collector {
         let desk = Desk {
             book,
             metrics,
-            token: config.token.filter(|token| !token.is_empty()),
-            retention: config.retention,
+            terms: watch::Sender::new(Terms::new(config.token, config.retention)),
             ingests: Semaphore::new(INGESTS),
             stores: AtomicBool::new(true),
             board: OnceLock::new(),
@@ -112,6 +126,11 @@ impl Collector {
             desk: Arc::new(desk),
         };
         Ok((collector, opened))
+    }
+
+    /// Asks for this token from now on, and keeps tasks for so long.
+    pub fn follow_terms(&self, token: Option<Secret>, retention: Duration) {
+        self.desk.terms.send_replace(Terms::new(token, retention));
     }
 
     /// Returns the database, where first keys of contracts are remembered.
@@ -143,7 +162,7 @@ impl Collector {
             listener,
             tls,
             routes,
-            LIMITS,
+            watch::Sender::new(LIMITS).subscribe(),
             lifecycle.clone(),
             connections.clone(),
         );

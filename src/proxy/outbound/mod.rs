@@ -57,7 +57,7 @@ use tokio::time::Instant;
 use whom::Callee;
 
 /// What the listener is given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     pub application: String,
     pub region: String,
@@ -80,24 +80,25 @@ pub struct Retry {
     pub max_backoff: Duration,
 }
 
-/// The outbound service.
+/// The outbound service under one configuration; a request reads one from start to end.
+#[derive(Clone)]
 pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
-    fleets: Fleets,
-    upstreams: Upstreams,
+    fleets: Arc<Fleets>,
+    upstreams: Arc<Upstreams>,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     refusals: Refusals,
-    retries: Budget,
+    retries: Arc<Budget>,
     keeper: Keeper,
     tunnels: Tunnels,
     /// Places for questions who could serve.
-    questions: Semaphore,
+    questions: Arc<Semaphore>,
 }
 
 impl Outbound {
@@ -119,18 +120,37 @@ impl Outbound {
                 recorder.clone(),
                 config.pseudonym.clone(),
             ),
-            fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
-            retries: Budget::new(config.retry.budget, Instant::now()),
+            fleets: Arc::new(Fleets::new(
+                config.ejection.clone(),
+                recorder.metrics.clone(),
+            )),
+            retries: Arc::new(Budget::new(Instant::now())),
             config,
             recorder,
             directory,
-            upstreams,
+            upstreams: Arc::new(upstreams),
             tls,
             active,
             keeper,
             tunnels,
-            questions: Semaphore::new(discover::MOST_QUESTIONS),
+            questions: Arc::new(Semaphore::new(discover::MOST_QUESTIONS)),
         }
+    }
+
+    /// Returns the same service under another configuration; what it has in common with this one,
+    /// such as connections and what is known of instances, is shared. Ejections count by the new one
+    /// at once.
+    pub fn with(&self, config: Config, silence: Duration) -> Self {
+        let mut other = self.clone();
+        self.fleets.follow(&config.ejection);
+        other.config = config;
+        other.tunnels.silence = silence;
+        other
+    }
+
+    /// Returns the configuration that requests are served by.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Returns the connections to another sidecar.
