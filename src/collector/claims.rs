@@ -116,7 +116,8 @@ mod tests {
     fn sides_vouch_for_each_other() {
         let shop = || claim(Caller, "shop", Some("fraud"), Completed);
         let fraud = || claim(Callee, "fraud", Some("shop"), Completed);
-        let rows: [(&str, Vec<Told>, Option<&str>, Option<&str>); 9] = [
+        type Heard = Option<&'static str>;
+        let rows: [(&str, Vec<Told>, Heard, Heard); 9] = [
             ("a pair", vec![shop(), fraud()], Some("shop"), Some("fraud")),
             (
                 "another claims to be the callee",
