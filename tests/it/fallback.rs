@@ -1,7 +1,7 @@
 //! Where an agent fails, those that its contract names answer in its place, and the reply says so.
 
 use crate::support::application::Answer;
-use crate::support::contract::{fraud_input, fraud_output};
+use crate::support::contract::fraud_input;
 use crate::support::crew::Crew;
 use crate::support::fleet::{Member, fraud};
 use crate::support::pair::{FRAUD, RISK};

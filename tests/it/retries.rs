@@ -242,12 +242,13 @@ async fn a_wait_that_is_asked_for_is_kept_where_there_is_time_for_it() {
 
 /// Ends an instance's sidecar while its application is at work.
 async fn dies_of(crew: &mut Crew, task: &str) -> Reply {
-    let context = json!({"task_id": task});
     let line = crew.caller.line.clone();
-    let call = tokio::spawn(async move { line.call(FRAUD, context).await });
-    wait_until(WITHIN, "call", async || crew.received(task).len() == 1).await;
-    crew.member("a").sidecar.kill9();
-    call.await.unwrap()
+    let killed = async {
+        wait_until(WITHIN, "call", async || crew.received(task).len() == 1).await;
+        crew.member("a").sidecar.kill9();
+    };
+    let (reply, ()) = tokio::join!(line.call(FRAUD, json!({"task_id": task})), killed);
+    reply
 }
 
 #[tokio::test]
@@ -283,12 +284,12 @@ async fn an_instance_that_comes_back_says_that_it_does_not_know() {
     let mut crew = Crew::start_with(contract(false, 9_000), &["a", "b"], patient).await;
     crew.answer(|_| Answer::Hang);
     let task = crew.task_for("a", "t").await;
-    let context = json!({"task_id": task});
     let line = crew.caller.line.clone();
-    let call = tokio::spawn(async move { line.call(FRAUD, context).await });
-    wait_until(WITHIN, "call", async || crew.received(&task).len() == 1).await;
-    crew.member("a").sidecar.start_again();
-    let reply = call.await.unwrap();
+    let restarted = async {
+        wait_until(WITHIN, "call", async || crew.received(&task).len() == 1).await;
+        crew.member("a").sidecar.start_again();
+    };
+    let (reply, ()) = tokio::join!(line.call(FRAUD, json!({"task_id": task})), restarted);
     // How soon it is asked again is a matter of chance: still away, not admitted yet, or back.
     assert!(matches!(reply.status, 409 | 502 | 503), "{reply:?}");
     if reply.status == 409 {
