@@ -154,6 +154,12 @@ pub fn listener(limits: &config::Limits) -> socket::Limits {
     }
 }
 
+/// How long idle connections to other sidecars are kept: those close them after `idle_timeout`; we
+/// let go a little earlier.
+pub fn peers_keep(limits: &config::Limits) -> Duration {
+    limits.idle_timeout.mul_f64(0.9)
+}
+
 /// The admin listeners need few connections, and must have some left when callers take many.
 pub fn administration(limits: &config::Limits) -> socket::Limits {
     socket::Limits {
@@ -241,6 +247,16 @@ pub fn inbound(
     })
 }
 
+fn ejection(settings: &config::Ejection) -> EjectionConfig {
+    EjectionConfig {
+        consecutive: settings.consecutive,
+        success_rate: settings.success_rate,
+        base: settings.base,
+        max: settings.max,
+        max_percent: settings.max_percent,
+    }
+}
+
 fn retry(settings: &config::Retry) -> outbound::Retry {
     outbound::Retry {
         budget: outbound::budget::Config {
@@ -249,16 +265,6 @@ fn retry(settings: &config::Retry) -> outbound::Retry {
         },
         backoff: settings.backoff,
         max_backoff: settings.max_backoff,
-    }
-}
-
-fn ejection(settings: &config::Ejection) -> EjectionConfig {
-    EjectionConfig {
-        consecutive: settings.consecutive,
-        success_rate: settings.success_rate,
-        base: settings.base,
-        max: settings.max,
-        max_percent: settings.max_percent,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use crate::admin::{Explain, Question, Refusal, Seen};
 use crate::proxy::outbound::{self, Outbound};
+use crate::socket::Live;
 use std::sync::Arc;
 
 /// Hands questions to `outbound`.
-pub fn explain(outbound: Arc<Outbound>) -> Explain {
+pub fn explain(outbound: Arc<Live<Outbound>>) -> Explain {
     Box::new(move |question| {
-        let outbound = outbound.clone();
+        let outbound = outbound.now();
         Box::pin(async move {
             let explained = outbound.explain(put(question)).await;
             let explanation = explained.map_err(|unexplained| Refusal {

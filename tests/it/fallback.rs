@@ -63,10 +63,6 @@ impl Standby {
     }
 }
 
-fn good(who: &str) -> Answer {
-    Answer::json(&fraud_output()).with("x-who", who)
-}
-
 fn status(status: u16) -> Answer {
     Answer::bytes(status, "application/json", r#"{"error":"no"}"#)
 }
@@ -100,8 +96,14 @@ async fn a_fallback_answers_and_the_reply_says_so() {
         (&json!(FRAUD), &json!(RULES))
     );
     assert_eq!(states(&attempts[0]).last(), Some(&"failed_execution"));
-    let expected = ["fallback_invoked", "dispatched", "executing", "completed"];
-    assert_eq!(states(&attempts[1]), expected, "{attempts:?}");
+    let told = states(&attempts[1]);
+    // Who told first of `executing` is a matter of chance.
+    assert_eq!(
+        told[..2],
+        ["fallback_invoked", "dispatched"],
+        "{attempts:?}"
+    );
+    assert_eq!(told.last(), Some(&"completed"), "{attempts:?}");
     let shown = standby.crew.collector.task("t-first").await.unwrap();
     let step = &shown["steps"][0];
     assert_eq!(
@@ -139,9 +141,7 @@ async fn a_fallback_answers_and_the_reply_says_so() {
     standby.crew.attempts("t-none", 3).await;
 
     let sidecar = &standby.crew.caller.sidecar;
-    let metric = async |name: &str, labels: &[(&str, &str)]| {
-        sidecar.metric(&format!("hermes_{name}"), labels).await
-    };
+    let metric = async |name: &str, labels: &[(&str, &str)]| sidecar.metric(name, labels).await;
     let of = ("contract", FRAUD);
     let outbound = ("direction", "outbound");
     let ended = |state, degraded| [outbound, of, ("state", state), ("degraded", degraded)];

@@ -1,5 +1,7 @@
 //! The shows in full length: `tests/run --long`.
 
+mod hung_step;
+
 use crate::field_cases::{leaving, waiting};
 use crate::of_three::{self, FAULTS, Share};
 use crate::support::program::is_long;

@@ -148,16 +148,22 @@ impl Outbound {
         })
     }
 
-    /// Returns whom a call may use now.
-    pub(super) fn fitting(
+    /// Says whether somebody can be asked who was not tried yet.
+    pub(super) fn has_others(
         &self,
-        view: &View,
+        view: &Arc<View>,
         callee: &Callee,
-        fields: &Fields,
-    ) -> Result<Vec<Offer>, Trouble> {
-        let query = self.query(&view.offers, callee, fields)?;
-        let fitting = fitting(&view.offers, &callee.agent, &query);
-        Ok(fitting.into_iter().cloned().collect())
+        asking: &Asking<'_>,
+    ) -> bool {
+        let standings = callee.fleet.look(view, Instant::now());
+        let is_out = |offer: &Offer| standings.is_out(offer);
+        let query = self.query_without(&view.offers, callee, asking.fields, is_out);
+        query.is_ok_and(|query| {
+            let fitting = fitting(&view.offers, &callee.agent, &query);
+            let left = asking.left(&fitting, &standings);
+            left.iter()
+                .any(|one| !asking.tried.contains(&one.instance.id))
+        })
     }
 
     /// Puts what a call asks for of these offers; another team's instances are not for the

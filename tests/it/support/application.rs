@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// A request as the application received it.
 #[derive(Clone, Debug)]
@@ -47,6 +48,15 @@ pub enum Answer {
         headers: Vec<(String, String)>,
         body: Value,
         then: Box<Answer>,
+    },
+    /// Posts `body` to `url` and answers with what comes back, wrapped; 502 if that is a failure.
+    Relay {
+        url: String,
+        headers: Vec<(String, String)>,
+        body: Bytes,
+        /// Who answers.
+        by: &'static str,
+        relay: Relay,
     },
     /// Never answers; the connection stays open.
     Hang,
@@ -85,6 +95,56 @@ impl Answer {
             *delay = by;
         }
         self
+    }
+}
+
+/// What an application that asks another one waits for, and has heard.
+#[derive(Clone, Default)]
+pub struct Relay(Arc<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    heard: Mutex<Vec<(u16, Duration)>>,
+    /// Nobody asks before so many are about to.
+    gate: Mutex<Option<Arc<Barrier>>>,
+}
+
+impl Relay {
+    /// Holds requests back until there are `count`, from now on; 1 holds none.
+    pub fn together(&self, count: usize) {
+        *self.0.gate.lock().unwrap() = Some(Arc::new(Barrier::new(count)));
+    }
+
+    /// Returns each answer's status and how long it took, oldest first.
+    pub fn heard(&self) -> Vec<(u16, Duration)> {
+        self.0.heard.lock().unwrap().clone()
+    }
+
+    /// Forgets what was heard.
+    pub fn forget(&self) {
+        self.0.heard.lock().unwrap().clear();
+    }
+
+    async fn ask(
+        &self,
+        url: String,
+        headers: Vec<(String, String)>,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), reqwest::Error> {
+        let gate = self.0.gate.lock().unwrap().clone();
+        if let Some(gate) = gate {
+            gate.wait().await;
+        }
+        let mut call = client().post(url).header(CONTENT_TYPE, "application/json");
+        for (name, value) in headers {
+            call = call.header(name, value);
+        }
+        let began = Instant::now();
+        let answer = call.body(body).send().await?;
+        let status = answer.status().as_u16();
+        let body = answer.bytes().await?;
+        self.0.heard.lock().unwrap().push((status, began.elapsed()));
+        Ok((status, body))
     }
 }
 
@@ -316,6 +376,19 @@ async fn carry_out(
                 }
                 call.send().await?.bytes().await?;
                 answer = *then;
+            }
+            Answer::Relay {
+                url,
+                headers,
+                body,
+                by,
+                relay,
+            } => {
+                let (status, body) = relay.ask(url, headers, body).await?;
+                let next = serde_json::from_slice::<Value>(&body)?;
+                let told = serde_json::json!({"by": by, "next": next}).to_string();
+                let status = if status < 300 { 200 } else { 502 };
+                answer = Answer::bytes(status, "application/json", told);
             }
             Answer::Reply {
                 delay,
