@@ -23,9 +23,9 @@ pub fn explain(outbound: Arc<Live<Outbound>>) -> Explain {
 }
 
 /// Tells what `outbound` knows of instances from its calls.
-pub fn seen(outbound: Arc<Outbound>) -> Seen {
+pub fn seen(outbound: Arc<Live<Outbound>>) -> Seen {
     Box::new(move |agent| {
-        let seen = outbound.seen(agent).into_iter();
+        let seen = outbound.now().seen(agent).into_iter();
         // Texts and numbers alone: writing them cannot fail.
         let shown = seen.map(|seen| {
             let shown = serde_json::to_value(&seen).unwrap_or_default();
