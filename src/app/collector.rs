@@ -5,7 +5,7 @@ use super::sockets::{self, bind};
 use super::workers::Workers;
 use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
-use crate::collector;
+use crate::collector::{self, Place};
 use crate::config::Settings;
 use crate::consul::{Client, Observe, Operation, Outcome};
 use crate::identity::tls::{COLLECTOR, Clients, Tls};
@@ -44,20 +44,30 @@ impl Collector {
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
         let config = collector::Config {
-            path: own.store.clone(),
+            store: own.store.clone(),
             token: compose::token("collector.token_file", own.token_file.as_deref())?,
             retention: own.retention,
         };
-        let (collector, opened) = collector::Collector::open(config, metrics.clone())
-            .map_err(|source| compose::failed("collector.store", &own.store, source))?;
-        compose::alarm(&own.store, &opened);
+        let opened = collector::Collector::open(config, metrics.clone()).await;
+        let (collector, opened) = opened.map_err(|source| Error::Book(Box::new(source)))?;
+        let place = match &own.store {
+            Place::File(path) => {
+                compose::alarm(path, &opened);
+                path.display().to_string()
+            }
+            Place::Postgres(address) => address.to_string(),
+        };
         let collector = Arc::new(collector);
         let client = match own.consul {
             true => Some(consul(&settings, &metrics)?),
             false => None,
         };
         if let Some(client) = client.clone() {
-            let trust = compose::trust(&settings, Some(collector.store().clone())).await?;
+            let keys = match collector.store() {
+                Some(store) => Some(store.clone()),
+                None => compose::keys(&own.keys_path)?,
+            };
+            let trust = compose::trust(&settings, keys).await?;
             let following = collector.follow(client, trust);
             if let Some(following) = following {
                 follow(following, phase.clone(), &mut workers);
@@ -81,7 +91,7 @@ impl Collector {
             watch(tls, phase, &mut workers);
         }
         lifecycle.advance(Phase::Serving);
-        tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
+        tracing::info!(%address, store = place, "collecting");
         Ok(Self {
             address,
             lifecycle,

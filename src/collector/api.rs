@@ -374,7 +374,7 @@ async fn live() -> Json<serde_json::Value> {
 }
 
 async fn ready(State(desk): State<Arc<Desk>>) -> Response {
-    let stores = desk.stores.load(Ordering::Relaxed);
+    let stores = desk.stores.load(Ordering::Relaxed) || desk.book.has_recovered().await;
     let reads = desk.book.open_counts(Timestamp::now()).await.is_ok();
     let status = if stores && reads {
         StatusCode::OK

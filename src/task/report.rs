@@ -37,6 +37,18 @@ impl Reporter {
             Reporter::Watchdog => "watchdog",
         }
     }
+
+    /// Reads a wire name.
+    pub fn from_wire(name: &str) -> Option<Self> {
+        [
+            Self::Caller,
+            Self::Callee,
+            Self::Application,
+            Self::Watchdog,
+        ]
+        .into_iter()
+        .find(|reporter| reporter.as_str() == name)
+    }
 }
 
 /// How urgent the business holds a task to be.

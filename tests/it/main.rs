@@ -37,6 +37,7 @@ mod lint;
 mod long;
 mod openapi;
 mod passthrough;
+mod postgres;
 mod protocols;
 mod publication;
 mod registry_conversation;
