@@ -24,7 +24,7 @@ pub(super) struct Recorded {
     pub(super) breaks: Vec<String>,
 }
 
-/// Open calls by state, and how many of them are past their deadline.
+/// Open calls by state, and how many are past their deadline without a word of their end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OpenCounts {
     pub(super) by_state: Vec<(State, u64)>,
@@ -122,8 +122,7 @@ impl Book {
 
     /// Reads at most `most` attempts that are open although their deadline was before `cutoff`, the
     /// longest due first: of each open call the attempt that it stands by, as its decisive report
-    /// tells it. One that was marked has ended, and is not read again.
-    #[cfg_attr(not(test), expect(dead_code, reason = "until the watchdog asks"))]
+    /// tells it, with the deadline that counts. One that was marked has ended, and is not read again.
     pub(super) async fn overdue(
         &self,
         cutoff: Timestamp,
@@ -156,6 +155,11 @@ impl Book {
 }
 
 impl BookError {
+    /// Says whether it only repeats that a shared database is away, which was told when it went.
+    pub(super) fn is_repeat(&self) -> bool {
+        matches!(self, Self::Postgres(error) if error.is_repeat())
+    }
+
     /// Says whether too much is waiting already.
     pub(super) fn is_full(&self) -> bool {
         match self {
@@ -169,7 +173,10 @@ impl BookError {
 fn standing(told: &[Told]) -> Option<Report> {
     let attempts = attempt::attempts(told);
     let newest = attempt::newest(&attempts)?;
-    (!newest.state.is_end()).then(|| newest.decisive.clone())
+    (!newest.state.is_end()).then(|| Report {
+        deadline_at: newest.due_at(),
+        ..newest.decisive.clone()
+    })
 }
 
 /// Returns the applications of attempts whose chain is broken, in the order of the attempts.

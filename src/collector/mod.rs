@@ -7,13 +7,16 @@
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
 //! - whoever shows a certificate reports for the application it names, and for no other
-//! - as the callee it reports only of contracts that this application serves
+//! - as the callee it reports only of contracts that this application serves, and is heard only
+//!   where the caller meant it
 //! - elsewhere: who sends reports (`reporter`), the words of a task (`task`)
 
 mod api;
 mod attempt;
 mod board;
 mod book;
+mod claims;
+mod compare;
 mod ingest;
 mod list;
 mod postgres;
@@ -22,6 +25,7 @@ mod sqlite;
 mod step;
 mod verdict;
 mod view;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -178,6 +182,7 @@ impl Collector {
         let forgetting = async {
             tokio::select! {
                 () = retention::run(&self.desk) => {}
+                () = watchdog::run(&self.desk.book) => {}
                 () = lifecycle.reached(Phase::Stopping) => {}
             }
         };

@@ -1,6 +1,6 @@
 //! The collector's book in SQLite.
 //!
-//! - `reports` holds what was told, one row per (call, attempt, reporter); `calls` and `tasks` are
+//! - `reports` holds what was told, one row per (call, attempt, voice: who says it as what); `calls` and `tasks` are
 //!   sums of it, kept in the same transaction, so that lists and totals read no report
 //! - the work per report does not grow with the size of its task
 //! - a report is confirmed after its commit, which is synced to disk: the sender forgets it then
@@ -12,6 +12,7 @@ mod sums;
 
 use super::attempt::{Told, summarise};
 use super::book::{OpenCounts, Recorded, bit};
+use super::claims;
 use super::list::{Filter, Page};
 use crate::contract::trust;
 use crate::store::{self, OpenError, Opened, Schema, Store, StoreError};
@@ -91,6 +92,11 @@ const SCHEMA: Schema = Schema {
     ",
         "
         CREATE INDEX calls_due ON calls (deadline_at) WHERE ended_at IS NULL;
+    ",
+        "
+        -- whether nobody but the watchdog has told of the end
+        ALTER TABLE calls ADD COLUMN marked INTEGER NOT NULL DEFAULT 0;
+        CREATE INDEX calls_marked ON calls (call_id) WHERE marked;
     ",
     ],
 };
@@ -222,7 +228,7 @@ fn put(connection: &Connection, told: &Told) -> rusqlite::Result<Received> {
     let identity = params![
         report.call_id.as_str(),
         report.attempt,
-        report.reporter.as_str()
+        claims::voice(report)
     ];
     let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, state(row, 2)?));
     let known: Option<(i64, i64, State)> = statement.query_row(identity, row).optional()?;
@@ -270,7 +276,7 @@ fn insert(connection: &Connection, told: &Told, bit: i64) -> rusqlite::Result<()
     statement.execute(params![
         report.call_id.as_str(),
         report.attempt,
-        report.reporter.as_str(),
+        claims::voice(report),
         report.state.as_str(),
         bit,
         told.detail,

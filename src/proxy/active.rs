@@ -8,6 +8,7 @@ use crate::context::{Fields, Ids, Member, Path};
 use crate::task::{Deadline, Id, SlaLevel, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::time::Instant;
 
 /// How many finished calls of one step are remembered for its path; older ones are left out.
 const MOST_MADE: usize = 64;
@@ -98,7 +99,9 @@ impl Step {
             "attempt": self.attempt,
             "agent": self.agent,
             "sla_level": self.sla_level,
+            "requester": self.requester,
             "began_at": self.began_at,
+            "left_ms": self.deadline.left(Instant::now()).as_millis() as u64,
         })
     }
 
@@ -214,7 +217,6 @@ impl Drop for Serving {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tokio::time::Instant;
 
     fn id(text: &str) -> Id {
         Id::parse(text).unwrap()

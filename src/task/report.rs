@@ -37,18 +37,6 @@ impl Reporter {
             Reporter::Watchdog => "watchdog",
         }
     }
-
-    /// Reads a wire name.
-    pub fn from_wire(name: &str) -> Option<Self> {
-        [
-            Self::Caller,
-            Self::Callee,
-            Self::Application,
-            Self::Watchdog,
-        ]
-        .into_iter()
-        .find(|reporter| reporter.as_str() == name)
-    }
 }
 
 /// How urgent the business holds a task to be.
@@ -114,6 +102,9 @@ pub struct Report {
     /// Empty when the call ended before an instance was chosen.
     #[serde(default)]
     pub instance: String,
+    /// The application on the other side: whom the caller meant, or who called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
     pub deadline_at: Timestamp,
     pub duration_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,6 +149,7 @@ impl Report {
             agent: "fraud-detection-v1.0".into(),
             agent_version: "1.0.0".into(),
             instance: "fraud-7401".into(),
+            peer: None,
             deadline_at: Timestamp::from_millis(0),
             duration_ms: 12,
             input_digest: None,

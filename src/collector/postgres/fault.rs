@@ -97,6 +97,11 @@ impl Error {
         }
     }
 
+    /// Says whether it repeats what was told when the server was lost.
+    pub fn is_repeat(&self) -> bool {
+        matches!(self, Self::Pausing)
+    }
+
     /// Says whether too much is waiting already.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full)

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls, Statement, Transaction};
@@ -28,7 +29,7 @@ const WAIT: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
 const LEAST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// For connections to say good-bye.
+/// For the last connections to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// What holds for each session, whatever the server's or the role's defaults are. A commit is on
@@ -53,10 +54,17 @@ pub(super) struct Pool {
     connections: TaskTracker,
 }
 
-/// One connection and the statements prepared on it.
+/// One connection and the statements prepared on it; dropped, it is cut, whatever it waits for.
 struct Connected {
     client: Client,
     statements: HashMap<&'static str, Statement>,
+    driver: AbortHandle,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 /// What the last tries to connect came to.
@@ -148,25 +156,25 @@ impl Pool {
 
     async fn open(&self) -> Result<Connected, Error> {
         let away = |error: tokio_postgres::Error| Error::Away(error.into());
-        let client = match &self.tls {
+        let (client, driver) = match &self.tls {
             None => {
                 let (client, connection) = self.config.connect(NoTls).await.map_err(away)?;
-                self.connections.spawn(driven(connection));
-                client
+                (client, self.connections.spawn(driven(connection)))
             }
             Some(tls) => {
                 let connecting = self.config.connect(tls.clone());
                 let (client, connection) = connecting.await.map_err(away)?;
-                self.connections.spawn(driven(connection));
-                client
+                (client, self.connections.spawn(driven(connection)))
             }
         };
-        client.batch_execute(SESSION).await?;
-        schema::prepare(&client).await?;
-        Ok(Connected {
+        let connected = Connected {
             client,
             statements: HashMap::new(),
-        })
+            driver: driver.abort_handle(),
+        };
+        connected.client.batch_execute(SESSION).await?;
+        schema::prepare(&connected.client).await?;
+        Ok(connected)
     }
 
     fn came_back(&self) {
@@ -197,12 +205,11 @@ impl Pool {
         self.is_away.load(Ordering::Relaxed)
     }
 
-    /// Closes what is idle and refuses whoever comes now.
+    /// Cuts what is idle and refuses whoever comes now.
     pub(super) async fn close(&self) {
         self.permits.close();
         self.idle().clear();
         self.connections.close();
-        // A server that does not answer finds out by itself.
         timeout(CLOSE, self.connections.wait()).await.ok();
     }
 

@@ -2,11 +2,11 @@
 
 use super::fault::Error;
 use super::pool::Lease;
-use super::write::{millis, storable};
+use super::write::{millis, storable, voice};
 use crate::collector::attempt::Told;
 use crate::collector::book::OpenCounts;
 use crate::collector::list::{Filter, Page, TaskLine};
-use crate::task::{Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
+use crate::task::{Id, Report, SlaLevel, State, StateAt, Timestamp};
 use std::collections::HashMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -19,16 +19,16 @@ const WINDOW: usize = 20_000;
 const PORTION: i32 = 500;
 
 const OF_TASK: &str = "
-    SELECT told.detail, told.body, told.call_id, told.attempt, told.reporter
+    SELECT told.detail, told.body, told.call_id, told.attempt, told.voice
     FROM (
         SELECT call_id, started_at FROM hermes.calls WHERE task_id = $1
         ORDER BY started_at DESC, call_id DESC LIMIT $2
     ) AS newest
     JOIN hermes.reports AS told USING (call_id)
-    ORDER BY newest.started_at, call_id, told.attempt, told.reporter";
+    ORDER BY newest.started_at, call_id, told.attempt, told.voice";
 
 const CONFLICTS_OF_TASK: &str = "
-    SELECT call_id, attempt, reporter, conflicts.state, at FROM hermes.conflicts
+    SELECT call_id, attempt, voice, conflicts.state, at FROM hermes.conflicts
     JOIN hermes.calls USING (call_id) WHERE task_id = $1 ORDER BY at, conflicts.state";
 
 const PAGE: &str = "
@@ -40,14 +40,17 @@ const OPEN: &str = "
     SELECT state, count(*), count(*) FILTER (WHERE deadline_at < $1)
     FROM hermes.calls WHERE ended_at IS NULL GROUP BY state";
 
+/// A mark is a collector's own: nobody has told of the end of these either.
+const MARKED: &str = "SELECT count(*) FROM hermes.calls WHERE marked";
+
 const OVERDUE: &str = "
-    SELECT told.detail, told.body, told.call_id, told.attempt, told.reporter
+    SELECT told.detail, told.body, told.call_id, told.attempt, told.voice
     FROM (
         SELECT call_id, deadline_at FROM hermes.calls
         WHERE ended_at IS NULL AND deadline_at < $1 ORDER BY deadline_at, call_id LIMIT $2
     ) AS due
     JOIN hermes.reports AS told USING (call_id)
-    ORDER BY due.deadline_at, call_id, told.attempt, told.reporter";
+    ORDER BY due.deadline_at, call_id, told.attempt, told.voice";
 
 /// Where a query of reports has its columns.
 pub(super) struct Columns {
@@ -55,7 +58,7 @@ pub(super) struct Columns {
     body: usize,
     pub(super) call_id: usize,
     attempt: usize,
-    reporter: usize,
+    pub(super) voice: usize,
     state: usize,
     pub(super) seen: usize,
 }
@@ -65,7 +68,7 @@ pub(super) const REPORT: Columns = Columns {
     body: 1,
     call_id: 2,
     attempt: 3,
-    reporter: 4,
+    voice: 4,
     state: 5,
     seen: 6,
 };
@@ -73,10 +76,6 @@ pub(super) const REPORT: Columns = Columns {
 impl Columns {
     pub(super) fn attempt(&self, row: &Row) -> Result<u32, Error> {
         number(row, self.attempt)
-    }
-
-    pub(super) fn reporter(&self, row: &Row) -> Result<Reporter, Error> {
-        reporter(row.try_get(self.reporter)?)
     }
 
     pub(super) fn state(&self, row: &Row) -> Result<State, Error> {
@@ -99,7 +98,8 @@ impl Columns {
     }
 }
 
-type Key = (String, u32, Reporter);
+/// A call, an attempt, a voice.
+type Key = (String, u32, String);
 
 pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told>>, Error> {
     let statement = lease.prepared(OF_TASK).await?;
@@ -113,7 +113,7 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
     )?;
     let mut found: HashMap<Key, Vec<StateAt>> = HashMap::new();
     for row in &conflicts {
-        let key = (row.try_get(0)?, number(row, 1)?, reporter(row.try_get(2)?)?);
+        let key = (row.try_get(0)?, number(row, 1)?, row.try_get(2)?);
         found.entry(key).or_default().push(StateAt {
             state: state(row.try_get(3)?)?,
             at: timestamp(row.try_get(4)?),
@@ -122,7 +122,7 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
     let mut calls = grouped(&rows)?;
     for told in calls.iter_mut().flatten() {
         let report = &told.report;
-        let key = (report.call_id.to_string(), report.attempt, report.reporter);
+        let key = (report.call_id.to_string(), report.attempt, voice(report));
         told.conflicts = found.remove(&key).unwrap_or_default();
     }
     Ok(calls)
@@ -195,8 +195,11 @@ fn line(row: &Row) -> Result<TaskLine, Error> {
 }
 
 pub(super) async fn open_counts(lease: &mut Lease, now: Timestamp) -> Result<OpenCounts, Error> {
-    let statement = lease.prepared(OPEN).await?;
-    let rows = lease.client().query(&statement, &[&millis(now)]).await?;
+    let (open, marked) = (lease.prepared(OPEN).await?, lease.prepared(MARKED).await?);
+    let (client, now) = (lease.client(), millis(now));
+    let params: [&(dyn ToSql + Sync); 1] = [&now];
+    let (rows, marked) =
+        tokio::try_join!(client.query(&open, &params), client.query_one(&marked, &[]))?;
     let mut counts = OpenCounts::default();
     for row in &rows {
         let (count, stalled): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
@@ -205,16 +208,14 @@ pub(super) async fn open_counts(lease: &mut Lease, now: Timestamp) -> Result<Ope
             .push((state(row.try_get(0)?)?, count.max(0) as u64));
         counts.stalled += stalled.max(0) as u64;
     }
+    let marked: i64 = marked.try_get(0)?;
+    counts.stalled += marked.max(0) as u64;
     Ok(counts)
 }
 
 fn number(row: &Row, index: usize) -> Result<u32, Error> {
     let number: i64 = row.try_get(index)?;
     u32::try_from(number).map_err(|_error| Error::Unreadable("attempt"))
-}
-
-fn reporter(name: &str) -> Result<Reporter, Error> {
-    Reporter::from_wire(name).ok_or(Error::Unreadable("reporter"))
 }
 
 fn state(name: &str) -> Result<State, Error> {

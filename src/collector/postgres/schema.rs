@@ -14,21 +14,21 @@ const MIGRATIONS: &[&str] = &[r#"
     CREATE TABLE hermes.reports (
         call_id  text COLLATE "C" NOT NULL,
         attempt  bigint           NOT NULL,
-        reporter text COLLATE "C" NOT NULL,
+        voice    text COLLATE "C" NOT NULL, -- who says it as what
         state    text COLLATE "C" NOT NULL,
-        seen     bigint           NOT NULL, -- a bit per state that this reporter has told
+        seen     bigint           NOT NULL, -- a bit per state that this voice has told
         detail   text COLLATE "C",
         body     text COLLATE "C" NOT NULL,
-        PRIMARY KEY (call_id, attempt, reporter)
+        PRIMARY KEY (call_id, attempt, voice)
     );
     CREATE TABLE hermes.conflicts (
         call_id  text COLLATE "C" NOT NULL,
         attempt  bigint           NOT NULL,
-        reporter text COLLATE "C" NOT NULL,
+        voice    text COLLATE "C" NOT NULL,
         state    text COLLATE "C" NOT NULL,
         at       bigint           NOT NULL,
         body     text COLLATE "C" NOT NULL,
-        PRIMARY KEY (call_id, attempt, reporter, state)
+        PRIMARY KEY (call_id, attempt, voice, state)
     );
     CREATE TABLE hermes.calls (
         call_id     text COLLATE "C" PRIMARY KEY,
@@ -42,13 +42,15 @@ const MIGRATIONS: &[&str] = &[r#"
         agent       text COLLATE "C" NOT NULL,
         application text COLLATE "C" NOT NULL,
         sla_level   text COLLATE "C" NOT NULL,
-        breaks      bigint           NOT NULL
+        breaks      bigint           NOT NULL,
+        marked      boolean          NOT NULL -- whether nobody but the watchdog has told of the end
     );
     CREATE INDEX calls_of_task ON hermes.calls (task_id, started_at, call_id);
     CREATE INDEX calls_open ON hermes.calls (task_id, by_sidecar, started_at, call_id)
         WHERE ended_at IS NULL;
     CREATE INDEX calls_roots ON hermes.calls (task_id, started_at, call_id) WHERE is_root;
     CREATE INDEX calls_due ON hermes.calls (deadline_at) WHERE ended_at IS NULL;
+    CREATE INDEX calls_marked ON hermes.calls (call_id) WHERE marked;
     CREATE TABLE hermes.tasks (
         task_id     text COLLATE "C" PRIMARY KEY,
         state       text COLLATE "C" NOT NULL,

@@ -13,23 +13,23 @@ use tokio_postgres::types::ToSql;
 
 const PUT_CALLS: &str = "
     INSERT INTO hermes.calls (call_id, task_id, state, started_at, ended_at, deadline_at, is_root,
-        by_sidecar, agent, application, sla_level, breaks)
+        by_sidecar, agent, application, sla_level, breaks, marked)
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[],
         $6::bigint[], $7::boolean[], $8::boolean[], $9::text[], $10::text[], $11::text[],
-        $12::bigint[])
+        $12::bigint[], $13::boolean[])
     ON CONFLICT (call_id) DO UPDATE SET
         state = excluded.state, started_at = excluded.started_at, ended_at = excluded.ended_at,
         deadline_at = excluded.deadline_at, is_root = excluded.is_root,
         by_sidecar = excluded.by_sidecar, agent = excluded.agent,
         application = excluded.application, sla_level = excluded.sla_level,
-        breaks = excluded.breaks
+        breaks = excluded.breaks, marked = excluded.marked
     WHERE calls.task_id = excluded.task_id";
 
 const PUT_TASKS: &str = "
     UPDATE hermes.tasks SET
         state = sum.state, agent = sum.agent, application = sum.application,
         sla_level = sum.sla_level, degraded = tasks.degraded OR sum.degraded,
-        started_at = sum.started_at, latest_end = greatest(tasks.latest_end, sum.latest_end),
+        started_at = sum.started_at, latest_end = greatest(tasks.latest_end, sum.told_end),
         ended_at = CASE WHEN sum.is_open THEN NULL
                         ELSE greatest(tasks.latest_end, sum.latest_end) END
     FROM (
@@ -42,9 +42,12 @@ const PUT_TASKS: &str = "
             coalesce(first_root.sla_level, first.sla_level) AS sla_level,
             first.started_at,
             -- An application's own word may come any time after its task has ended.
-            CASE WHEN root.state IS NULL THEN of.any_end ELSE of.sidecar_end END AS latest_end
-        FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::bigint[])
-            AS of (task_id, degraded, sidecar_end, any_end)
+            CASE WHEN root.state IS NULL THEN of.any_end ELSE of.sidecar_end END AS latest_end,
+            -- A mark gives way, and so must its time.
+            CASE WHEN root.state IS NULL THEN of.any_told ELSE of.sidecar_told END AS told_end
+        FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[],
+                    $6::bigint[])
+            AS of (task_id, degraded, sidecar_end, any_end, sidecar_told, any_told)
         JOIN LATERAL (
             SELECT agent, application, sla_level, started_at FROM hermes.calls
             WHERE calls.task_id = of.task_id ORDER BY started_at, call_id LIMIT 1
@@ -78,8 +81,23 @@ const PUT_TASKS: &str = "
 #[derive(Default)]
 struct Added {
     degraded: bool,
-    sidecar_end: i64,
-    any_end: i64,
+    /// The latest ends: of calls that a sidecar speaks of, and of all; then without those that
+    /// only a mark has ended.
+    ends: [i64; 4],
+}
+
+impl Added {
+    fn add(&mut self, call: &CallSummary) {
+        self.degraded |= call.degraded;
+        let end = call.ended_at.map_or(0, millis);
+        let is_told = !call.is_marked;
+        let counts = [call.by_sidecar, true, call.by_sidecar && is_told, is_told];
+        for (latest, counts) in self.ends.iter_mut().zip(counts) {
+            if counts {
+                *latest = end.max(*latest);
+            }
+        }
+    }
 }
 
 /// Writes the sums of calls, each with the number of its chain breaks.
@@ -115,6 +133,7 @@ pub(super) async fn put_calls(
                 &free(|call| &call.application),
                 &texts(|call| call.sla_level.as_str()),
                 &breaks,
+                &flags(|call| call.is_marked),
             ],
         )
         .await?;
@@ -133,12 +152,7 @@ pub(super) async fn put_tasks(
     let mut tasks: BTreeMap<&str, Added> = BTreeMap::new();
     for (call, _) in calls {
         let added = tasks.entry(call.task_id.as_str()).or_default();
-        let end = call.ended_at.map_or(0, millis);
-        added.degraded |= call.degraded;
-        added.any_end = added.any_end.max(end);
-        if call.by_sidecar {
-            added.sidecar_end = added.sidecar_end.max(end);
-        }
+        added.add(call);
     }
     if tasks.is_empty() {
         return Ok(());
@@ -146,9 +160,10 @@ pub(super) async fn put_tasks(
     let statement = lease.prepared(PUT_TASKS).await?;
     let ids: Vec<&str> = tasks.keys().copied().collect();
     let degraded: Vec<bool> = tasks.values().map(|added| added.degraded).collect();
-    let sidecar_ends: Vec<i64> = tasks.values().map(|added| added.sidecar_end).collect();
-    let any_ends: Vec<i64> = tasks.values().map(|added| added.any_end).collect();
-    let params: [&(dyn ToSql + Sync); 4] = [&ids, &degraded, &sidecar_ends, &any_ends];
+    let ends = |which: usize| -> Vec<i64> { tasks.values().map(|t| t.ends[which]).collect() };
+    let ends = [0, 1, 2, 3].map(ends);
+    let params: [&(dyn ToSql + Sync); 6] =
+        [&ids, &degraded, &ends[0], &ends[1], &ends[2], &ends[3]];
     lease.client().execute(&statement, &params).await?;
     Ok(())
 }

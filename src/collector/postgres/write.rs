@@ -10,6 +10,7 @@ use super::read::REPORT;
 use super::sums;
 use crate::collector::attempt::{CallSummary, Told, summarise};
 use crate::collector::book::{Recorded, bit, broken};
+use crate::collector::claims;
 use crate::task::{Report, State, Timestamp};
 use crate::telemetry::metrics::Received;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,11 +32,11 @@ const CALLS: &str = "
     SELECT call_id, task_id, breaks FROM hermes.calls WHERE call_id = ANY ($1::text[])";
 
 const REPORTS: &str = "
-    SELECT detail, body, call_id, attempt, reporter, state, seen
+    SELECT detail, body, call_id, attempt, voice, state, seen
     FROM hermes.reports WHERE call_id = ANY ($1::text[])";
 
 const INSERT_REPORTS: &str = "
-    INSERT INTO hermes.reports (call_id, attempt, reporter, state, seen, detail, body)
+    INSERT INTO hermes.reports (call_id, attempt, voice, state, seen, detail, body)
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[],
                          $6::text[], $7::text[])";
 
@@ -45,12 +46,12 @@ const UPDATE_REPORTS: &str = "
         detail = CASE WHEN told.body IS NULL THEN known.detail ELSE told.detail END
     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[],
                 $6::text[], $7::text[])
-        AS told (call_id, attempt, reporter, state, seen, detail, body)
+        AS told (call_id, attempt, voice, state, seen, detail, body)
     WHERE known.call_id = told.call_id AND known.attempt = told.attempt
-        AND known.reporter = told.reporter";
+        AND known.voice = told.voice";
 
 const INSERT_CONFLICTS: &str = "
-    INSERT INTO hermes.conflicts (call_id, attempt, reporter, state, at, body)
+    INSERT INTO hermes.conflicts (call_id, attempt, voice, state, at, body)
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[],
                          $6::text[])";
 
@@ -65,11 +66,11 @@ struct Call {
     /// Nothing before its first report.
     task_id: Option<String>,
     breaks: usize,
-    rows: BTreeMap<(u32, &'static str), Known>,
+    rows: BTreeMap<(u32, String), Known>,
     is_touched: bool,
 }
 
-/// What one reporter told of one attempt.
+/// What one voice told of one attempt.
 struct Known {
     state: State,
     seen: i64,
@@ -189,7 +190,7 @@ async fn known<'a>(lease: &mut Lease, ids: &[&'a str]) -> Result<HashMap<&'a str
 
 impl Call {
     fn remember(&mut self, row: &Row) -> Result<(), Error> {
-        let key = (REPORT.attempt(row)?, REPORT.reporter(row)?.as_str());
+        let key = (REPORT.attempt(row)?, row.try_get(REPORT.voice)?);
         let known = Known {
             state: REPORT.state(row)?,
             seen: row.try_get(REPORT.seen)?,
@@ -217,7 +218,7 @@ impl Call {
         }
         self.task_id = Some(task_id.to_owned());
         let bit = bit(report.state);
-        let key = (report.attempt, report.reporter.as_str());
+        let key = (report.attempt, voice(report));
         let Some(known) = self.rows.get_mut(&key) else {
             let new = Known {
                 state: report.state,
@@ -266,7 +267,7 @@ impl Call {
 struct Columns<'a> {
     call_ids: Vec<&'a str>,
     attempts: Vec<i64>,
-    reporters: Vec<&'static str>,
+    voices: Vec<&'a str>,
     states: Vec<&'static str>,
     seen: Vec<i64>,
     details: Vec<Option<String>>,
@@ -281,7 +282,7 @@ async fn put_reports(
 ) -> Result<(), Error> {
     let mut columns = Columns::default();
     for (id, call) in calls {
-        for ((attempt, reporter), known) in &call.rows {
+        for ((attempt, voice), known) in &call.rows {
             let is_one = match which {
                 Change::New => known.change == Change::New,
                 _ => matches!(known.change, Change::Seen | Change::Told),
@@ -291,7 +292,7 @@ async fn put_reports(
             }
             columns.call_ids.push(id);
             columns.attempts.push(i64::from(*attempt));
-            columns.reporters.push(reporter);
+            columns.voices.push(voice);
             columns.states.push(known.state.as_str());
             columns.seen.push(known.seen);
             let told = known.told.as_ref().filter(|_| known.change != Change::Seen);
@@ -314,7 +315,7 @@ async fn put_reports(
             &[
                 &columns.call_ids,
                 &columns.attempts,
-                &columns.reporters,
+                &columns.voices,
                 &columns.states,
                 &columns.seen,
                 &columns.details,
@@ -346,7 +347,7 @@ async fn put_contradictions(
             &[
                 &reports().map(|r| r.call_id.as_str()).collect::<Vec<_>>(),
                 &reports().map(|r| i64::from(r.attempt)).collect::<Vec<_>>(),
-                &reports().map(|r| r.reporter.as_str()).collect::<Vec<_>>(),
+                &reports().map(voice).collect::<Vec<_>>(),
                 &reports().map(|r| r.state.as_str()).collect::<Vec<_>>(),
                 &reports().map(last).collect::<Vec<_>>(),
                 &bodies?,
@@ -359,6 +360,11 @@ async fn put_contradictions(
 /// Writes a report as it is kept; as JSON it holds no NUL, which PostgreSQL could not keep.
 fn json(report: &Report) -> Result<String, Error> {
     serde_json::to_string(report).map_err(|_error| Error::Unreadable("report"))
+}
+
+/// Names who speaks: what the same voice says again is a repeat or a conflict.
+pub(super) fn voice(report: &Report) -> String {
+    storable(&claims::voice(report))
 }
 
 /// Makes a text that PostgreSQL can keep: it knows no NUL.

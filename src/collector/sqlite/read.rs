@@ -130,5 +130,10 @@ pub(super) fn count_open(connection: &Connection, now: Timestamp) -> rusqlite::R
         counts.by_state.push((state(row, 0)?, count.max(0) as u64));
         counts.stalled += stalled as u64;
     }
+    // A mark is the collector's own: nobody has told of the end of these either.
+    let mut statement = connection
+        .prepare_cached("SELECT count(*) FROM calls INDEXED BY calls_marked WHERE marked")?;
+    let marked: i64 = statement.query_row([], |row| row.get(0))?;
+    counts.stalled += marked.max(0) as u64;
     Ok(counts)
 }

@@ -155,6 +155,7 @@ impl Call {
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
             instance: self.served.instance.clone(),
+            peer: fields.application.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -444,6 +445,7 @@ impl Call {
         let status = answer.status.as_u16();
         let mut response = respond::answer(answer, &said);
         self.say_load(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         self.count(end, status);
         response
     }
@@ -456,6 +458,7 @@ impl Call {
         self.settle_ticket(&trouble, end, &response);
         self.say_load(response.headers_mut());
         self.timing.write(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         let metrics = &self.inbound.recorder.metrics;
         metrics.rejected(Direction::Inbound, trouble.problem);
         self.count(end, trouble.problem.status());

@@ -135,6 +135,7 @@ impl Call {
             agent: self.callee.agent.id.clone(),
             agent_version: self.callee.agent.version.clone().unwrap_or_default(),
             instance: String::new(),
+            peer: None,
             deadline_at: Timestamp::now(),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -176,7 +177,10 @@ impl Call {
         let limits = self.outbound.config.limits.head;
         let request = self.request(&plan, head, input, digest);
         head::check_outgoing(request.headers(), &limits)?;
-        attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
+        attempt.note(|report| {
+            report.instance = plan.offer.instance.id.to_string();
+            report.peer = plan.offer.instance.app().map(str::to_owned);
+        });
         attempt.advance(State::Dispatched);
         self.callee.found.meters().attempted(AttemptKind::First);
         let started = Instant::now();

