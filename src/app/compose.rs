@@ -11,6 +11,7 @@ use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
 use crate::reply;
 use crate::reporter;
+use crate::route::EjectionConfig;
 use crate::socket::{self, Address};
 use crate::spool;
 use crate::store::{Schema, Store};
@@ -262,6 +263,27 @@ pub fn inbound(
     })
 }
 
+fn ejection(settings: &config::Ejection) -> EjectionConfig {
+    EjectionConfig {
+        consecutive: settings.consecutive,
+        success_rate: settings.success_rate,
+        base: settings.base,
+        max: settings.max,
+        max_percent: settings.max_percent,
+    }
+}
+
+fn retry(settings: &config::Retry) -> outbound::Retry {
+    outbound::Retry {
+        budget: outbound::budget::Config {
+            percent: settings.budget_percent,
+            min_per_second: settings.budget_min_per_second,
+        },
+        backoff: settings.backoff,
+        max_backoff: settings.max_backoff,
+    }
+}
+
 pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbound::Config {
     outbound::Config {
         application: settings.application.name.clone(),
@@ -269,7 +291,9 @@ pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbou
         team: settings.application.team.clone(),
         local: local(settings, &own_address),
         limits: intake(&settings.limits),
+        retry: retry(&settings.retry),
         pseudonym: pseudonym("out", &settings.application.name, boot),
+        ejection: ejection(&settings.ejection),
     }
 }
 

@@ -17,7 +17,7 @@ const OWN_WORD: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) report: Report,
-    /// What a short report said beyond the fields of a report.
+    /// What a report said beyond its fields: an application's own word, or a callee's of the path.
     pub(super) detail: Option<String>,
     /// Other end states that the same reporter told later; kept, not applied.
     pub(super) conflicts: Vec<StateAt>,
@@ -248,8 +248,15 @@ impl<'a> Attempt<'a> {
             .filter(|_| self.state != State::Completed)
     }
 
+    /// Returns what the application said beyond the fields of a report.
     pub(super) fn detail(&self) -> Option<&'a str> {
-        self.told.iter().find_map(|told| told.detail.as_deref())
+        let mut told = self.told.iter();
+        let own = told.find(|told| told.report.reporter == Reporter::Application)?;
+        own.detail.as_deref()
+    }
+
+    pub(super) fn told(&self) -> &[&'a Told] {
+        &self.told
     }
 
     /// Returns ends that contradict what counts, and those that strangers told.

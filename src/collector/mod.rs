@@ -17,6 +17,7 @@ mod board;
 mod book;
 mod claims;
 mod compare;
+mod chain;
 mod ingest;
 mod list;
 mod postgres;

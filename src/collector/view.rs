@@ -3,10 +3,12 @@
 //! A pure function of the reports and the present time.
 
 use super::attempt::{Attempt, Told};
+use super::chain::astray;
 use super::step::{Step, ended_at, leading, open, steps};
 use super::verdict::verdict;
 use crate::task::{Failure, Id, Reporter, State, StateAt, Timestamp};
 use serde::Serialize;
+use std::borrow::Cow;
 
 #[derive(Debug, Serialize)]
 pub(super) struct TaskView<'a> {
@@ -76,8 +78,8 @@ struct BreakView<'a> {
     call_id: Id,
     attempt: u32,
     body: &'static str,
-    caller: &'a str,
-    callee: &'a str,
+    caller: Cow<'a, str>,
+    callee: Cow<'a, str>,
 }
 
 /// Assembles the view from all reports of one task, grouped by call; `None` without any.
@@ -150,11 +152,19 @@ fn breaks<'a>(steps: &[Step<'a>]) -> Vec<BreakView<'a>> {
                 call_id: step.call.call_id.clone(),
                 attempt: attempt.number,
                 body: found.body,
-                caller: found.caller,
-                callee: found.callee,
+                caller: found.caller.into(),
+                callee: found.callee.into(),
             }));
         }
     }
+    breaks.extend(astray(steps).into_iter().map(|found| BreakView {
+        step_id: found.step_id.clone(),
+        call_id: found.call_id.clone(),
+        attempt: found.attempt,
+        body: "path",
+        caller: found.leads.to_string().into(),
+        callee: found.came.to_string().into(),
+    }));
     breaks
 }
 

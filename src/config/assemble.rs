@@ -42,9 +42,11 @@ pub(super) fn settings(
             public_listen: reader.optional_listen("admin.public_listen"),
         },
         limits: limits(reader),
+        retry: retry(reader),
         consul: self::consul(reader, consul),
         trust: trust(reader),
         tls: secure::tls(reader),
+        ejection: ejection(reader),
         spool: spool(reader, source, &application.name, roles),
         log: log(reader),
         collector: collector(reader, source, &application.name, roles),
@@ -125,6 +127,15 @@ fn inbound(reader: &mut Reader) -> Inbound {
     }
 }
 
+fn retry(reader: &mut Reader) -> Retry {
+    Retry {
+        budget_percent: reader.count("retry.budget_percent"),
+        budget_min_per_second: reader.count("retry.budget_min_per_second"),
+        backoff: reader.length("retry.backoff"),
+        max_backoff: reader.length("retry.max_backoff"),
+    }
+}
+
 fn limits(reader: &mut Reader) -> Limits {
     Limits {
         max_body_bytes: reader.count("limits.max_body_bytes"),
@@ -152,6 +163,16 @@ pub(super) fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul 
         http_check: checks.iter().any(|check| check == "http"),
         watches: reader.count("consul.watches"),
         tls: variables.tls,
+    }
+}
+
+fn ejection(reader: &mut Reader) -> Ejection {
+    Ejection {
+        consecutive: reader.count("ejection.consecutive"),
+        success_rate: reader.ratio("ejection.success_rate"),
+        base: reader.length("ejection.base"),
+        max: reader.length("ejection.max"),
+        max_percent: reader.count("ejection.max_percent"),
     }
 }
 

@@ -24,11 +24,13 @@ pub struct Settings {
     pub outbound: Outbound,
     pub admin: Admin,
     pub limits: Limits,
+    pub retry: Retry,
     pub consul: Consul,
     /// Whose contracts are used.
     pub trust: trust::Config,
     /// `None`: peers speak plain HTTP and are not authenticated.
     pub tls: Option<tls::Config>,
+    pub ejection: Ejection,
     pub spool: Spool,
     pub log: Log,
     pub collector: Collector,
@@ -191,6 +193,15 @@ pub struct Limits {
     pub drain_timeout: Duration,
 }
 
+/// How failed calls are tried again.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    pub budget_percent: u32,
+    pub budget_min_per_second: u32,
+    pub backoff: Duration,
+    pub max_backoff: Duration,
+}
+
 #[derive(Debug, Clone)]
 pub struct Consul {
     /// `http(s)://HOST[:PORT]` without a slash at the end, or `unix:/PATH`.
@@ -225,6 +236,16 @@ impl Default for ConsulTls {
             verify: true,
         }
     }
+}
+
+/// When an instance is left out for a while.
+#[derive(Debug, Clone)]
+pub struct Ejection {
+    pub consecutive: u32,
+    pub success_rate: f64,
+    pub base: Duration,
+    pub max: Duration,
+    pub max_percent: u32,
 }
 
 #[derive(Debug, Clone)]

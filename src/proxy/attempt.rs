@@ -58,6 +58,26 @@ impl Attempt {
         began: Instant,
     ) -> Self {
         recorder.metrics.attempt_began(report.state);
+        Self::at(recorder, presence, report, began)
+    }
+
+    /// Begins where the attempt before `ended`: at a retry's `dispatched` or at a fallback.
+    pub fn follow(
+        recorder: Arc<Recorder>,
+        presence: Arc<Presence>,
+        report: Box<Report>,
+        ended: State,
+    ) -> Self {
+        recorder.metrics.attempt_followed(ended, report.state);
+        Self::at(recorder, presence, report, Instant::now())
+    }
+
+    fn at(
+        recorder: Arc<Recorder>,
+        presence: Arc<Presence>,
+        report: Box<Report>,
+        began: Instant,
+    ) -> Self {
         // Its history begins where its duration does: with the request, not after its body.
         let at = Timestamp::now().minus(began.elapsed());
         Self {
@@ -101,15 +121,30 @@ impl Attempt {
     /// Ends in `end` and stores the report; returns how long that took.
     ///
     /// What could not be stored in time is counted by the spool; the reply goes out all the same.
-    pub async fn settle(mut self, end: State, failure: Option<Failure>) -> Duration {
+    pub async fn settle(self, end: State, failure: Option<Failure>) -> Duration {
+        self.end(end, failure).await
+    }
+
+    /// Ends in `end` and queues the report; the future waits until it is stored, and may be
+    /// dropped.
+    pub fn end(
+        mut self,
+        end: State,
+        failure: Option<Failure>,
+    ) -> impl Future<Output = Duration> + Send + use<> {
         self.advance(end);
-        let started = Instant::now();
-        if let Some(report) = self.finished(failure) {
-            self.recorder.spool.append(report).await;
+        let recorder = self.recorder.clone();
+        let report = self.finished(failure);
+        let stored = report.map(|report| recorder.spool.append(report));
+        async move {
+            let started = Instant::now();
+            if let Some(stored) = stored {
+                stored.await;
+            }
+            let took = started.elapsed();
+            recorder.metrics.phase(Phase::Record, took);
+            took
         }
-        let took = started.elapsed();
-        self.recorder.metrics.phase(Phase::Record, took);
-        took
     }
 
     /// Ends without a report: the call is another one's, which reports for itself.
@@ -203,24 +238,39 @@ fn log(report: &Report, took: Duration) {
 }
 
 #[cfg(test)]
+impl Recorder {
+    /// Opens one for a test, with its spool at `path`.
+    pub async fn sample(path: &std::path::Path) -> Arc<Self> {
+        let metrics = Arc::new(Sidecar::new("test"));
+        let config = crate::spool::Config {
+            path: path.to_owned(),
+            mode: crate::spool::Mode::Process,
+            max_bytes: 1 << 30,
+        };
+        let (spool, _) = Spool::open(config, metrics.clone()).await.unwrap();
+        Arc::new(Self { spool, metrics })
+    }
+}
+
+#[cfg(test)]
+impl Attempt {
+    /// Begins one for a test, with its spool at `path`.
+    pub async fn sample(path: &std::path::Path) -> Self {
+        let report = Box::new(Report::sample("call-1"));
+        let recorder = Recorder::sample(path).await;
+        Self::begin(recorder, Arc::default(), report, Instant::now())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool;
 
     #[tokio::test]
     async fn an_attempts_history_begins_with_its_request() {
         let directory = tempfile::tempdir().unwrap();
-        let metrics = Arc::new(Sidecar::new("test"));
-        let config = spool::Config {
-            path: directory.path().join("spool.db"),
-            mode: spool::Mode::Process,
-            max_bytes: 1 << 30,
-        };
-        let (spool, _) = Spool::open(config, metrics.clone()).await.unwrap();
-        let recorder = Arc::new(Recorder {
-            spool: spool.clone(),
-            metrics,
-        });
+        let recorder = Recorder::sample(&directory.path().join("spool.db")).await;
+        let spool = recorder.spool.clone();
         // The body took its time, or the first use of a contract did.
         let began = Instant::now() - Duration::from_secs(2);
         let mut attempt = Attempt::begin(

@@ -64,6 +64,8 @@ pub enum Failed {
     Switched,
     #[error("no connection before the deadline")]
     LateToConnect,
+    #[error("the upstream took no request before the deadline")]
+    LateToBegin,
     #[error("no whole answer before the deadline")]
     Late,
 }
@@ -71,7 +73,10 @@ pub enum Failed {
 impl Failed {
     /// Says whether bytes of the request may have reached the upstream.
     fn may_have_executed(&self) -> bool {
-        !matches!(self, Failed::Unreachable(_) | Failed::LateToConnect)
+        !matches!(
+            self,
+            Failed::Unreachable(_) | Failed::LateToConnect | Failed::LateToBegin
+        )
     }
 
     /// Turns the failure into what the caller is told, and logs its causes once.
@@ -123,6 +128,12 @@ impl Failed {
                 "the attempt's time was up before a connection was open; nothing was sent"
                     .to_owned(),
             ),
+            Failed::LateToBegin => (
+                Problem::Timeout,
+                "the upstream let no further request begin on its connection within the attempt's \
+                 time; nothing was sent"
+                    .to_owned(),
+            ),
             Failed::Late => (
                 Problem::Timeout,
                 "the upstream did not answer within the attempt's time".to_owned(),
@@ -152,7 +163,7 @@ fn short_of_body(error: &Error) -> Option<Trouble> {
 /// An answer that takes longer than `STILL_OPEN` is said to be waited for.
 pub async fn exchange(
     upstream: &Arc<Upstream>,
-    (request, speaks): (Request<Body>, Speaks),
+    (mut request, speaks): (Request<Body>, Speaks),
     deadline: Deadline,
     max: usize,
     mut following: Following<'_>,
@@ -164,14 +175,24 @@ pub async fn exchange(
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
     following.sending(asked.elapsed());
+    // A stream over the peer's limit waits in the connection, and its body with it: no byte of
+    // that has gone out while it was not asked for.
+    let begun = match lease.is_shared() {
+        true => request.body_mut().mark(),
+        false => None,
+    };
     let mut answering = std::pin::pin!(answer(upstream, lease, request, max));
     let soon = deadline.instant().min(asked + STILL_OPEN);
-    if let Ok(answered) = tokio::time::timeout_at(soon, answering.as_mut()).await {
-        return answered;
+    let mut answered = tokio::time::timeout_at(soon, answering.as_mut()).await;
+    if answered.is_err() {
+        following.waiting();
+        answered = tokio::time::timeout_at(deadline.instant(), answering).await;
     }
-    following.waiting();
-    match tokio::time::timeout_at(deadline.instant(), answering).await {
+    let waited = begun.is_some_and(|begun| !begun.is_asked());
+    match answered {
+        Ok(Err(Failed::Reset(error))) if waited => Err(Failed::Unreachable(error)),
         Ok(answered) => answered,
+        Err(_elapsed) if waited => Err(Failed::LateToBegin),
         Err(_elapsed) => Err(Failed::Late),
     }
 }
@@ -250,7 +271,7 @@ async fn head(
 
 /// Copies a request that a shared connection may not take any more, if it is all in memory.
 fn again(lease: &Lease, request: &Request<Body>) -> Option<Request<Body>> {
-    let body = request.body().again().filter(|_| lease.may_be_refused())?;
+    let body = request.body().again().filter(|_| lease.is_shared())?;
     let mut copy = Request::new(body);
     copy.method_mut().clone_from(request.method());
     copy.uri_mut().clone_from(request.uri());
@@ -307,6 +328,11 @@ fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::attempt::Attempt;
+    use crate::socket::{Endpoint, Place};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_util::task::TaskTracker;
 
     #[test]
     fn a_status_without_content_brings_none() {
@@ -315,5 +341,62 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             assert_eq!(content(status, body.clone()).len(), kept, "{status}");
         }
+    }
+
+    /// Answers the first request, allows no further one, and returns how many came.
+    async fn one_stream(listener: TcpListener) -> usize {
+        /// MAX_CONCURRENT_STREAMS: 0.
+        const NO_MORE: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
+        /// `:status: 200`, and the end of the first stream.
+        const ANSWER: &[u8] = &[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88];
+        const HEADERS: u8 = 1;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        stream.write_all(NO_MORE).await.unwrap();
+        let (mut requests, mut head) = (0, [0; 9]);
+        while stream.read_exact(&mut head).await.is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            stream.read_exact(&mut payload).await.unwrap();
+            if head[3] == HEADERS {
+                requests += 1;
+                stream.write_all(ANSWER).await.unwrap();
+            }
+        }
+        requests
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_its_stream_was_not_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = Place::Tcp(listener.local_addr().unwrap().to_string());
+        let connections = TaskTracker::new();
+        let (tell, requests) = tokio::sync::oneshot::channel();
+        connections.spawn(async move { tell.send(one_stream(listener).await) });
+        let endpoint = Endpoint { place, tls: None };
+        let upstream = Upstream::new(endpoint, Duration::from_secs(60), connections.clone());
+        let directory = tempfile::tempdir().unwrap();
+        let mut attempt = Attempt::sample(&directory.path().join("spool.db")).await;
+        let mut ask = async |time: Duration| {
+            let request = Request::new(Body::whole(Bytes::from_static(b"{}")));
+            let following = Following {
+                attempt: &mut attempt,
+                executes: false,
+            };
+            let deadline = Deadline::after(Instant::now(), time);
+            let request = (request, Speaks::Http2);
+            exchange(&upstream, request, deadline, 100, following).await
+        };
+        let answered = ask(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(answered.status, 200);
+        let waits = ask(Duration::from_millis(300)).await.unwrap_err();
+        assert!(matches!(waits, Failed::LateToBegin), "{waits:?}");
+        let trouble = waits.into_trouble("peer");
+        assert_eq!(
+            (trouble.problem, trouble.executed),
+            (Problem::Timeout, Some(false))
+        );
+        drop(upstream);
+        assert_eq!(requests.await.unwrap(), 1);
     }
 }

@@ -118,7 +118,8 @@ pub struct Report {
     pub undelivered: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// What an application said beyond these fields.
+    /// What an application said beyond these fields; of the callee's sidecar, what links the step
+    /// to the path it came by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     #[serde(default)]

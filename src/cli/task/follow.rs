@@ -60,7 +60,7 @@ struct Watch<'a> {
     /// Where a terminal shows it; none elsewhere.
     screen: Option<Screen>,
     told: HashSet<String>,
-    last: Vec<u8>,
+    last: Vec<String>,
     said_waiting: bool,
     answered_at: Option<Instant>,
 }
@@ -133,14 +133,14 @@ impl<'a> Watch<'a> {
             screen.draw(&timeline(&task, self.palette));
         } else if self.format.is_json() {
             // A running time in the verdict is no change.
-            let states = lines(&task).join("\n").into_bytes();
+            let states: Vec<String> = lines(&task).into_iter().map(|(key, _)| key).collect();
             if states != self.last {
                 pass_on(answer);
                 self.last = states;
             }
         } else {
-            for line in lines(&task) {
-                if self.told.insert(line.clone()) {
+            for (key, line) in lines(&task) {
+                if self.told.insert(key) {
                     output::line(&line);
                 }
             }
@@ -169,8 +169,9 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Writes each state that an attempt has reached as a line that stays as it is.
-fn lines(task: &Task) -> Vec<String> {
+/// Writes each state that an attempt has reached as a line, with what makes it this state: who saw
+/// it best may change when the other side reports.
+fn lines(task: &Task) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     for step in &task.steps {
         for attempt in &step.attempts {
@@ -180,7 +181,8 @@ fn lines(task: &Task) -> Vec<String> {
                 place => format!(" at {}", plain(place)),
             };
             for moment in &attempt.states {
-                lines.push(format!(
+                let key = format!("{} {} {}", step.step_id, attempt.attempt, moment.state);
+                let line = format!(
                     "{}  step {}  {} attempt {}{place}: {} ({})",
                     plain(&moment.at),
                     plain(&step.step_id),
@@ -188,7 +190,8 @@ fn lines(task: &Task) -> Vec<String> {
                     attempt.attempt,
                     plain(&moment.state),
                     plain(&moment.reporter)
-                ));
+                );
+                lines.push((key, line));
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Paths of another agent that are no contract's route: routed alike, passed on unchecked.
 
 use super::Outbound;
-use super::choice::Asking;
+use super::choice::{Asking, Chosen};
 use super::inherit::Errand;
+use super::place::Told;
 use super::whom::Callee;
-use crate::context::{Fields, Trace};
+use crate::context::Fields;
 use crate::proxy::body::Body;
 use crate::proxy::passing::{Passing, Way};
 use crate::proxy::received::Received;
@@ -36,18 +37,12 @@ impl Outbound {
         body: Received,
     ) -> Result<Response<Body>, Trouble> {
         let fields = &errand.fields;
-        let asking = Asking {
-            fields,
-            key: errand.key,
-        };
+        let asking = Asking::first(fields, errand.key);
         let view = callee.found.view();
-        let offer = self.choose(&view, callee, &asking)?;
+        let Chosen { offer, place } = self.choose(&view, callee, &asking)?;
         drop(view);
-        let (way, trace) = (
-            self.way(),
-            Trace::of(&head.headers, fields.trace_id.clone()),
-        );
-        let mut passing = Passing::new(head, body, &trace, &way);
+        let way = self.way();
+        let mut passing = Passing::new(head, body, &errand.trace, &way);
         let told = Fields {
             agent: Some(callee.agent.clone()),
             application: Some(self.config.application.clone()),
@@ -62,7 +57,12 @@ impl Outbound {
             true => Speaks::Http2,
             false => Speaks::Either,
         };
-        passing.send(&upstream, speaks, &way).await
+        let sent = passing.send(&upstream, speaks, &way).await;
+        place.ended(match &sent {
+            Ok(answer) => Told::of_answer(answer.status(), None, true),
+            Err(trouble) => Told::of_trouble(trouble, true),
+        });
+        sent
     }
 
     /// What all that is passed on has in common.

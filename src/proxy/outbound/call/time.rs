@@ -1,0 +1,136 @@
+//! How long a call may take: one clock, which no attempt restarts.
+
+use crate::contract::{Contract, ContractId};
+use crate::task::{Deadline, GRACE};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The time of one call.
+#[derive(Debug)]
+pub struct Clock {
+    began: Instant,
+    /// Until when the caller wants to have its answer, if it says so.
+    asked: Option<Deadline>,
+    /// What is left to the task that the call is part of.
+    inherited: Option<Deadline>,
+    /// From when on the call's contract is known, and how long that one allows.
+    granted: Option<(Instant, Duration)>,
+    /// What each fallback adds that is known.
+    fallbacks: Vec<(ContractId, Duration)>,
+}
+
+impl Clock {
+    pub fn new(began: Instant, asked: Option<Duration>, inherited: Option<Deadline>) -> Self {
+        Self {
+            began,
+            asked: asked.map(|asked| Deadline::after(began, asked)),
+            inherited,
+            granted: None,
+            fallbacks: Vec::new(),
+        }
+    }
+
+    /// Returns when the call came.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Grants what the attempts of a call of `contract` may take from `now` on; once.
+    pub fn grant(&mut self, now: Instant, contract: &Contract) {
+        let attempts = 1 + contract.max_retries;
+        let whole = attempt(contract).saturating_mul(attempts);
+        self.granted.get_or_insert((now, whole));
+    }
+
+    /// Adds the time of a fallback; once each.
+    pub fn add(&mut self, fallback: &Contract) {
+        if !self
+            .fallbacks
+            .iter()
+            .any(|(known, _)| *known == fallback.id)
+        {
+            let more = (fallback.id.clone(), attempt(fallback));
+            self.fallbacks.push(more);
+        }
+    }
+
+    /// Returns when the call ends.
+    pub fn ends(&self) -> Deadline {
+        let granted = self.granted.map(|(from, whole)| {
+            let more: Duration = self.fallbacks.iter().map(|(_, more)| *more).sum();
+            Deadline::after(from, whole.saturating_add(more))
+        });
+        let ends = [self.asked.or(granted), self.inherited]
+            .into_iter()
+            .flatten();
+        let longest = || Deadline::after(self.began, Duration::MAX);
+        ends.min().unwrap_or_else(longest)
+    }
+
+    /// Returns when an attempt ends that begins now.
+    pub fn attempt_ends(&self, now: Instant, contract: &Contract) -> Deadline {
+        Deadline::after(now, attempt(contract)).earliest(self.ends())
+    }
+}
+
+/// Returns how long a caller waits for one attempt: the contract's timeout, and the grace for a
+/// callee that answers at its very end.
+pub fn attempt(contract: &Contract) -> Duration {
+    contract.constraints.timeout.saturating_add(GRACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn contract(id: &str, timeout_ms: u64) -> Contract {
+        let version = format!("{}.0", id.rsplit_once("-v").unwrap().1);
+        let body = json!({
+            "id": id, "version": version, "input_schema": {"type": "object"},
+            "output_schema": {"type": "object"}, "constraints": {"timeout_ms": timeout_ms},
+        });
+        Contract::from_slice(body.to_string().as_bytes()).unwrap()
+    }
+
+    fn left(clock: &Clock, now: Instant) -> u128 {
+        clock.ends().left(now).as_millis()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_has_the_time_of_its_attempts_and_fallbacks() {
+        let now = Instant::now();
+        let mut clock = Clock::new(now, None, None);
+        clock.grant(now, &contract("a-v1.0", 500));
+        assert_eq!(left(&clock, now), 3 * 700);
+        for _ in 0..2 {
+            clock.add(&contract("b-v1.0", 300));
+        }
+        assert_eq!(left(&clock, now), 3 * 700 + 500);
+        tokio::time::advance(Duration::from_millis(1_000)).await;
+        // Nobody restarts it.
+        let later = Instant::now();
+        clock.grant(later, &contract("a-v1.0", 500));
+        assert_eq!(left(&clock, later), 1_600);
+        let attempt = clock.attempt_ends(later, &contract("a-v1.0", 500));
+        assert_eq!(attempt.left(later).as_millis(), 700);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_caller_asks_for_counts_within_what_its_task_has_left() {
+        let now = Instant::now();
+        let task = Deadline::after(now, Duration::from_millis(900));
+        for (asked, inherited, expected) in [
+            (Some(400), None, 400),
+            (Some(5_000), None, 5_000),
+            (Some(5_000), Some(task), 900),
+            (None, Some(task), 900),
+        ] {
+            let mut clock = Clock::new(now, asked.map(Duration::from_millis), inherited);
+            clock.grant(now, &contract("a-v1.0", 500));
+            assert_eq!(left(&clock, now), expected);
+            let attempt = clock.attempt_ends(now, &contract("a-v1.0", 500));
+            assert_eq!(attempt.left(now).as_millis(), expected.min(700));
+        }
+    }
+}
