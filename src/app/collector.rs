@@ -6,7 +6,7 @@ use super::sockets::{self, bind};
 use super::workers::Workers;
 use super::{Error, compose, tls};
 use crate::admission::{Beacon, shine};
-use crate::collector;
+use crate::collector::{self, Place};
 use crate::config::Settings;
 use crate::consul::{Client, Observe, Operation, Outcome};
 use crate::contract::trust::Trust;
@@ -57,14 +57,20 @@ impl Collector {
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
         let config = collector::Config {
-            path: own.store.clone(),
+            store: own.store.clone(),
             token: token(&settings)?,
             retention: own.retention,
         };
         let token = config.token.clone();
-        let (collector, opened) = collector::Collector::open(config, metrics.clone())
-            .map_err(|source| compose::failed("collector.store", &own.store, source))?;
-        compose::alarm(&own.store, &opened);
+        let opened = collector::Collector::open(config, metrics.clone()).await;
+        let (collector, opened) = opened.map_err(|source| Error::Book(Box::new(source)))?;
+        let place = match &own.store {
+            Place::File(path) => {
+                compose::alarm(path, &opened);
+                path.display().to_string()
+            }
+            Place::Postgres(address) => address.to_string(),
+        };
         let collector = Arc::new(collector);
         let client = match own.consul {
             true => Some(consul(&settings, &metrics)?),
@@ -72,7 +78,11 @@ impl Collector {
         };
         let mut trust = None;
         if let Some(client) = client.clone() {
-            let judging = compose::trust(&settings, Some(collector.store().clone())).await?;
+            let keys = match collector.store() {
+                Some(store) => Some(store.clone()),
+                None => compose::keys(&own.keys_path)?,
+            };
+            let judging = compose::trust(&settings, keys).await?;
             trust = Some(judging.clone());
             let following = collector.follow(client, judging);
             if let Some(following) = following {
@@ -109,7 +119,7 @@ impl Collector {
             );
         }
         lifecycle.advance(Phase::Serving);
-        tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
+        tracing::info!(%address, store = place, "collecting");
         Ok(Self {
             address,
             lifecycle,

@@ -36,6 +36,13 @@ static STATE: Schema = Schema {
     ],
 };
 
+static KEYS: Schema = Schema {
+    name: "keys",
+    // "HeKy"
+    application_id: 0x4865_4B79,
+    migrations: &[contract::trust::MIGRATION],
+};
+
 pub fn log(settings: &config::Log) -> log::Config {
     log::Config {
         format: match settings.format {
@@ -102,6 +109,21 @@ pub fn state(settings: &config::Spool) -> Result<Store, Error> {
     let (state, opened) = opened.map_err(|source| failed("spool.state_path", path, source))?;
     alarm(path, &opened);
     Ok(state)
+}
+
+/// Opens the file in which a collector remembers first keys while its book is elsewhere; without a
+/// place for it they are not remembered.
+pub fn keys(path: &Path) -> Result<Option<Store>, Error> {
+    if path.as_os_str().is_empty() || path.parent() == Some(Path::new("")) {
+        tracing::warn!(
+            "no state directory: the first keys of contracts count for this process only"
+        );
+        return Ok(None);
+    }
+    let opened = Store::open(path, &KEYS, store::Options::default());
+    let (keys, opened) = opened.map_err(|source| failed("STATE_DIRECTORY", path, source))?;
+    alarm(path, &opened);
+    Ok(Some(keys))
 }
 
 /// Opens what contracts are judged by; first keys are remembered in `state`, if it is given.

@@ -64,6 +64,8 @@ pub enum Error {
         #[source]
         source: Box<OpenError>,
     },
+    #[error("collector.store")]
+    Book(#[source] Box<crate::collector::OpenBookError>),
     #[error("read the remembered keys of contracts")]
     Pins(#[source] StoreError),
     #[error("read the contract {}", path.display())]

@@ -174,7 +174,9 @@ async fn report_status(
     let recorded = desk.book.record(told).await;
     desk.stores.store(recorded.is_ok(), Ordering::Relaxed);
     let recorded = recorded.map_err(|error| {
-        tracing::error!(error = &error as &dyn Error, "reports could not be stored");
+        if !error.is_repeat() {
+            tracing::error!(error = &error as &dyn Error, "reports could not be stored");
+        }
         Refusal::store(&error)
     })?;
     let reports = indexes.into_iter().zip(ages);
@@ -382,10 +384,12 @@ async fn list(
 }
 
 fn failed(error: &BookError) -> Refusal {
-    tracing::error!(
-        error = error as &dyn Error,
-        "a question could not be answered"
-    );
+    if !error.is_repeat() {
+        tracing::error!(
+            error = error as &dyn Error,
+            "a question could not be answered"
+        );
+    }
     Refusal::store(error)
 }
 
@@ -409,7 +413,7 @@ async fn live() -> Json<serde_json::Value> {
 }
 
 async fn ready(State(desk): State<Arc<Desk>>) -> Response {
-    let stores = desk.stores.load(Ordering::Relaxed);
+    let stores = desk.stores.load(Ordering::Relaxed) || desk.book.has_recovered().await;
     let reads = desk.book.open_counts(Timestamp::now()).await.is_ok();
     let status = if stores && reads {
         StatusCode::OK

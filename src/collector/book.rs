@@ -2,13 +2,13 @@
 //!
 //! - `record` returns after what it took is durable: the sender forgets it then
 //! - the same reports come to the same book, in whatever order, however often, in every database
-//! - elsewhere: what is told of a task (`attempt`), SQLite (`sqlite`)
+//! - elsewhere: what is told of a task (`attempt`), the databases (`sqlite`, `postgres`)
 
-use super::attempt::{self, Told};
+use super::attempt::{self, Attempt, Told};
 use super::list::{Filter, Page};
-use super::sqlite;
+use super::{postgres, sqlite};
 use crate::store::{FaultKind, OpenError, Opened, Store, StoreError};
-use crate::task::{Id, Report, State, Timestamp};
+use crate::task::{Id, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Collector as Metrics, Received};
 use std::path::Path;
 use std::sync::Arc;
@@ -36,12 +36,15 @@ pub(super) struct OpenCounts {
 pub enum BookError {
     #[error(transparent)]
     Sqlite(#[from] StoreError),
+    #[error(transparent)]
+    Postgres(#[from] postgres::Error),
 }
 
 /// A handle to the book; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) enum Book {
     Sqlite(sqlite::Book),
+    Postgres(postgres::Book),
 }
 
 impl Book {
@@ -51,10 +54,38 @@ impl Book {
         Ok((Self::Sqlite(book), opened))
     }
 
-    /// The file itself, for those who keep a table of their own in it.
-    pub(super) fn store(&self) -> &Store {
+    /// Connects to a database that others may share. One that is away is tried again later.
+    pub(super) async fn connect(
+        address: &postgres::Address,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, postgres::Error> {
+        Ok(Self::Postgres(
+            postgres::Book::open(address, metrics).await?,
+        ))
+    }
+
+    /// The file itself, for those who keep a table of their own in it; nothing where there is none.
+    pub(super) fn store(&self) -> Option<&Store> {
         match self {
-            Self::Sqlite(book) => book.store(),
+            Self::Sqlite(book) => Some(book.store()),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    /// Looks after the connection to a shared database, for as long as it is polled.
+    pub(super) async fn tend(&self) {
+        match self {
+            Self::Sqlite(_) => std::future::pending().await,
+            Self::Postgres(book) => book.tend().await,
+        }
+    }
+
+    /// Says whether reports could be taken again, after one could not.
+    pub(super) async fn has_recovered(&self) -> bool {
+        match self {
+            // Nothing but a write shows whether a disk takes one.
+            Self::Sqlite(_) => false,
+            Self::Postgres(book) => book.reach().await.is_ok(),
         }
     }
 
@@ -62,6 +93,7 @@ impl Book {
     pub(super) async fn record(&self, reports: Vec<Told>) -> Result<Recorded, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.record(reports).await?),
+            Self::Postgres(book) => Ok(book.record(reports).await?),
         }
     }
 
@@ -69,6 +101,7 @@ impl Book {
     pub(super) async fn task(&self, task_id: Id) -> Result<Vec<Vec<Told>>, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.task(task_id).await?),
+            Self::Postgres(book) => Ok(book.task(task_id).await?),
         }
     }
 
@@ -76,12 +109,14 @@ impl Book {
     pub(super) async fn tasks(&self, filter: Filter, now: Timestamp) -> Result<Page, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.tasks(filter, now).await?),
+            Self::Postgres(book) => Ok(book.tasks(filter, now).await?),
         }
     }
 
     pub(super) async fn open_counts(&self, now: Timestamp) -> Result<OpenCounts, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.open_counts(now).await?),
+            Self::Postgres(book) => Ok(book.open_counts(now).await?),
         }
     }
 
@@ -95,6 +130,7 @@ impl Book {
     ) -> Result<Vec<Report>, BookError> {
         let calls = match self {
             Self::Sqlite(book) => book.overdue(cutoff, most).await?,
+            Self::Postgres(book) => book.overdue(cutoff, most).await?,
         };
         Ok(calls.iter().filter_map(|told| standing(told)).collect())
     }
@@ -103,21 +139,32 @@ impl Book {
     pub(super) async fn forget(&self, cutoff: Timestamp) -> Result<bool, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.forget(cutoff).await?),
+            Self::Postgres(book) => Ok(book.forget(cutoff).await?),
         }
     }
 
     pub(super) async fn close(&self) -> Result<(), BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.close().await?),
+            Self::Postgres(book) => {
+                book.close().await;
+                Ok(())
+            }
         }
     }
 }
 
 impl BookError {
+    /// Says whether it only repeats that a shared database is away, which was told when it went.
+    pub(super) fn is_repeat(&self) -> bool {
+        matches!(self, Self::Postgres(error) if error.is_repeat())
+    }
+
     /// Says whether too much is waiting already.
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::Sqlite(error) => error.kind() == FaultKind::QueueFull,
+            Self::Postgres(error) => error.is_full(),
         }
     }
 }
@@ -130,4 +177,32 @@ fn standing(told: &[Told]) -> Option<Report> {
         deadline_at: newest.due_at(),
         ..newest.decisive.clone()
     })
+}
+
+/// Returns the applications of attempts whose chain is broken, in the order of the attempts.
+pub(super) fn broken(told: &[Told]) -> Vec<String> {
+    let attempts = attempt::attempts(told);
+    let broken = attempts.iter().filter(|one| !one.breaks().is_empty());
+    broken
+        .map(|one| callee_application(one).to_owned())
+        .collect()
+}
+
+fn callee_application<'a>(attempt: &Attempt<'a>) -> &'a str {
+    let callee = attempt.by(Reporter::Callee);
+    &callee.unwrap_or(attempt.decisive).application
+}
+
+/// Returns a state's place in what a reporter has told; never renumbered, since databases hold it.
+pub(super) fn bit(state: State) -> i64 {
+    match state {
+        State::Pending => 1,
+        State::Dispatched => 2,
+        State::Executing => 4,
+        State::Completed => 8,
+        State::FailedValidation => 16,
+        State::FailedExecution => 32,
+        State::Timeout => 64,
+        State::FallbackInvoked => 128,
+    }
 }

@@ -20,6 +20,7 @@ mod claims;
 mod compare;
 mod ingest;
 mod list;
+mod postgres;
 mod retention;
 mod sqlite;
 mod step;
@@ -40,6 +41,7 @@ use crate::telemetry::metrics;
 use board::Board;
 use book::Book;
 pub use book::BookError;
+pub use postgres::{Address as PostgresAddress, Error as PostgresError};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -65,11 +67,33 @@ const LIMITS: socket::Limits = socket::Limits {
 /// How the collector works.
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub path: PathBuf,
+    pub store: Place,
     /// What a client must present, if anything.
     pub token: Option<Secret>,
     /// How long a task is remembered.
     pub retention: Duration,
+}
+
+/// Where the book is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In a file of this process alone.
+    File(PathBuf),
+    /// In a database that collectors share.
+    Postgres(Box<PostgresAddress>),
+}
+
+/// Why the book could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenBookError {
+    #[error(transparent)]
+    File(#[from] OpenError),
+    #[error("use the database at {address}")]
+    Postgres {
+        address: Box<PostgresAddress>,
+        #[source]
+        source: PostgresError,
+    },
 }
 
 /// An open collector; serves until told to stop, then wants to be closed.
@@ -108,12 +132,19 @@ struct Desk {
 }
 
 impl Collector {
-    /// Opens or creates the database; blocks for milliseconds.
-    pub fn open(
+    /// Opens or creates the database; one that is shared and away is waited for later.
+    pub async fn open(
         config: Config,
         metrics: Arc<metrics::Collector>,
-    ) -> Result<(Self, Opened), OpenError> {
-        let (book, opened) = Book::open(&config.path, metrics.clone())?;
+    ) -> Result<(Self, Opened), OpenBookError> {
+        let (book, opened) = match config.store {
+            Place::File(path) => Book::open(&path, metrics.clone())?,
+            Place::Postgres(address) => {
+                let book = Book::connect(&address, metrics.clone()).await;
+                let book = book.map_err(|source| OpenBookError::Postgres { address, source })?;
+                (book, Opened::default())
+            }
+        };
         let desk = Desk {
             book,
             metrics,
@@ -133,8 +164,9 @@ impl Collector {
         self.desk.terms.send_replace(Terms::new(token, retention));
     }
 
-    /// Returns the database, where first keys of contracts are remembered.
-    pub fn store(&self) -> &Store {
+    /// Returns the collector's own file, where first keys of contracts are remembered; nothing where
+    /// the book is in a shared database.
+    pub fn store(&self) -> Option<&Store> {
         self.desk.book.store()
     }
 
@@ -156,6 +188,7 @@ impl Collector {
 
     /// Serves until the process stops, then lets running requests end; that is bounded.
     pub async fn serve(&self, listener: Listener, tls: Option<ServerTls>, mut lifecycle: Observer) {
+        let mut lifecycle_too = lifecycle.clone();
         let routes = Routes::new(api::router(self.desk.clone()));
         let connections = TaskTracker::new();
         let serving = socket::serve(
@@ -173,7 +206,13 @@ impl Collector {
                 () = lifecycle.reached(Phase::Stopping) => {}
             }
         };
-        tokio::join!(serving, forgetting);
+        let tending = async {
+            tokio::select! {
+                () = self.desk.book.tend() => {}
+                () = lifecycle_too.reached(Phase::Stopping) => {}
+            }
+        };
+        tokio::join!(serving, forgetting, tending);
         connections.close();
         connections.wait().await;
     }

@@ -11,7 +11,7 @@ mod read;
 mod sums;
 
 use super::attempt::{Told, summarise};
-use super::book::{OpenCounts, Recorded};
+use super::book::{OpenCounts, Recorded, bit};
 use super::claims;
 use super::list::{Filter, Page};
 use crate::contract::trust;
@@ -298,20 +298,6 @@ fn state(row: &Row<'_>, index: usize) -> rusqlite::Result<State> {
 fn sla_level(row: &Row<'_>, index: usize) -> rusqlite::Result<SlaLevel> {
     let name = row.get_ref(index)?.as_str()?;
     SlaLevel::from_wire(name).ok_or(rusqlite::Error::InvalidQuery)
-}
-
-/// Returns a state's place in `seen`; never renumbered, since files hold it.
-fn bit(state: State) -> i64 {
-    match state {
-        State::Pending => 1,
-        State::Dispatched => 2,
-        State::Executing => 4,
-        State::Completed => 8,
-        State::FailedValidation => 16,
-        State::FailedExecution => 32,
-        State::Timeout => 64,
-        State::FallbackInvoked => 128,
-    }
 }
 
 fn millis(at: Timestamp) -> i64 {

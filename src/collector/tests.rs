@@ -30,12 +30,12 @@ impl World {
 
     async fn start(directory: TempDir, token: Option<Secret>) -> Self {
         let config = Config {
-            path: directory.path().join("collector.db"),
+            store: Place::File(directory.path().join("collector.db")),
             token,
             retention: Duration::from_secs(30 * 24 * 3600),
         };
         let metrics = Arc::new(metrics::Collector::new());
-        let (collector, _) = Collector::open(config, metrics).unwrap();
+        let (collector, _) = Collector::open(config, metrics).await.unwrap();
         let desk = collector.desk.clone();
         let free = Address::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = Listener::bind(&free).await.unwrap();

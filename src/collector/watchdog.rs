@@ -39,6 +39,7 @@ pub(super) async fn run(book: &Book) {
                 attempts = marked,
                 "attempts are past their deadline and nobody has reported their end; marked"
             ),
+            Err(error) if error.is_repeat() => {}
             Err(error) => {
                 tracing::warn!(%error, "overdue attempts could not be marked, will be tried again");
             }

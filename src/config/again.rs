@@ -113,7 +113,8 @@ mod tests {
         assert_eq!(differences.waiting, ["collector.store"]);
         let adopted = first.adopt(&read).unwrap();
         assert_eq!(adopted.collector.retention.as_secs(), 24 * 3600);
-        assert_eq!(adopted.collector.store, std::path::Path::new("/tmp/a.db"));
+        let kept = crate::collector::Place::File("/tmp/a.db".into());
+        assert_eq!(adopted.collector.store, kept);
         assert!(first.differences(&first).live.is_empty());
         let left = adopted.differences(&read);
         assert_eq!((left.live.len(), left.waiting.len()), (0, 1));

@@ -10,6 +10,7 @@ use super::secure;
 use super::settings::*;
 use super::trust::trust;
 use super::{Role, Roles};
+use crate::collector::Place;
 use crate::socket::Address;
 
 /// Reads every section; problems stay with the reader.
@@ -241,16 +242,24 @@ fn log(reader: &mut Reader) -> Log {
 }
 
 fn collector(reader: &mut Reader, source: &Source, name: &str, roles: Roles) -> Collector {
-    Collector {
-        listen: reader.listen("collector.listen"),
-        store: database(
+    let key = "collector.store";
+    let is_needed = roles.has(Role::Collector);
+    let store = match reader.postgres(key) {
+        Some(address) => Place::Postgres(address),
+        None => Place::File(database(
             reader,
             source,
-            "collector.store",
+            key,
             "collector.db",
             name,
-            roles.has(Role::Collector),
-        ),
+            is_needed,
+        )),
+    };
+    let folder = source.state_folder(name).unwrap_or_default();
+    Collector {
+        listen: reader.listen("collector.listen"),
+        store,
+        keys_path: folder.join("collector-keys.db"),
         token_file: reader.file("collector.token_file"),
         retention: reader.length("collector.retention"),
         consul: reader.flag("collector.consul"),

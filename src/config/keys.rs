@@ -248,7 +248,7 @@ pub static KEYS: &[Key] = &[
     key("log.filter", Kind::Filter, r#""info""#, "what is logged").live(),
 
     key("collector.listen", Kind::Listen, r#""127.0.0.1:7410""#, "where reports and questions arrive"),
-    key("collector.store", Kind::Store, r#""""#, "database of tasks; empty: collector.db in the state directory"),
+    key("collector.store", Kind::Store, r#""""#, "database of tasks: a path, or postgres://USER:PASSWORD@HOST/DATABASE that several collectors share; empty: collector.db in the state directory"),
     key("collector.token_file", Kind::File, r#""""#, "file with the bearer token that senders must show; under TLS a certificate will do, too").live(),
     key("collector.retention", Kind::Length(MINUTE, 3650 * DAY), r#""30d""#, "how long tasks are kept").live(),
     key("collector.consul", Kind::Flag, "true", "register as hermes-collector; show contracts and who runs them"),

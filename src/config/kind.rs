@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::Value as Toml;
 
 use super::address::{self, Advertise, CollectorTarget, Upstream};
+use crate::collector::PostgresAddress;
 use crate::identity::{Hosts, Trust};
 use crate::socket::Address;
 
@@ -72,6 +73,7 @@ pub enum Value {
     Advertise(Advertise),
     Upstream(Option<Upstream>),
     CollectorTarget(Option<CollectorTarget>),
+    Postgres(Box<PostgresAddress>),
     TrustContext(Trust),
     Hosts(Hosts),
     Table(toml::Table),
@@ -123,7 +125,7 @@ impl Kind {
             Kind::Upstream => Upstream::parse(text).map(Value::Upstream),
             Kind::ConsulAddress => address::consul(text).map(Value::Text),
             Kind::CollectorTarget => CollectorTarget::parse(text).map(Value::CollectorTarget),
-            Kind::Store => store(text).map(|()| plain()),
+            Kind::Store => store(text),
             Kind::Filter => filter(text).map(|()| plain()),
             Kind::Text(max) if text.len() > max => Err(format!("is longer than {max} bytes")),
             _ if text.contains('\0') => Err("holds a NUL character".to_owned()),
@@ -268,14 +270,15 @@ fn team(text: &str) -> Result<(), String> {
     address::check_name(text, 0, 58)
 }
 
-fn store(text: &str) -> Result<(), String> {
-    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return Err("PostgreSQL is not built into this version; give a path for SQLite".to_owned());
+fn store(text: &str) -> Result<Value, String> {
+    if PostgresAddress::is_meant(text) {
+        let address = PostgresAddress::parse(text)?;
+        return Ok(Value::Postgres(Box::new(address)));
     }
-    if text.contains("://") {
-        return Err("must be a path".to_owned());
+    if text.contains("://") || text.contains('\0') {
+        return Err("must be a path, or postgres://USER:PASSWORD@HOST/DATABASE".to_owned());
     }
-    Ok(())
+    Ok(Value::Text(text.to_owned()))
 }
 
 fn filter(text: &str) -> Result<(), String> {

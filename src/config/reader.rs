@@ -16,6 +16,7 @@ use super::keys::{self, Key, Rule};
 use super::kind::Value;
 use super::origin::{Effective, Origin};
 use super::problem::Problems;
+use crate::collector::PostgresAddress;
 use crate::identity::{Hosts, Trust};
 
 pub(super) struct Reader {
@@ -194,6 +195,21 @@ impl Reader {
             Value::CollectorTarget(target) => Some(target),
             _ => None,
         })
+    }
+
+    /// Takes the address of a shared database, and masks its password wherever the value is shown.
+    pub fn postgres(&mut self, path: &str) -> Option<Box<PostgresAddress>> {
+        let entry = self.effective.get(path)?.clone();
+        if !entry.value.as_str().is_some_and(PostgresAddress::is_meant) {
+            return None;
+        }
+        let address = self.take(path, None, |value| match value {
+            Value::Postgres(address) => Some(Some(address)),
+            _ => None,
+        })?;
+        let masked = Toml::String(address.masked());
+        self.effective.set(path, masked, entry.origin);
+        Some(address)
     }
 
     pub fn trust_context(&mut self, path: &str) -> Trust {

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::collector::Place;
 use crate::contract::trust;
 use crate::identity::{Allow, Hosts, Secret, tls};
 use crate::socket::Address;
@@ -292,8 +293,10 @@ pub enum LogFormat {
 #[derive(Debug, Clone)]
 pub struct Collector {
     pub listen: Address,
-    /// Its folder may have to be made.
-    pub store: PathBuf,
+    /// A file's folder may have to be made.
+    pub store: Place,
+    /// Where first keys of contracts are remembered while the store is a shared database.
+    pub keys_path: PathBuf,
     pub token_file: Option<PathBuf>,
     pub retention: Duration,
     /// Registers the collector in Consul.

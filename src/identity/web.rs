@@ -1,9 +1,9 @@
 //! Certificates of servers that are none of ours: a vendor's API behind https.
 
-use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,19 @@ pub fn client(extra: Option<&Path>) -> Result<ClientConfig, WebError> {
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth())
+}
+
+/// Makes a client's configuration that trusts the roots in `only`, and no others.
+pub fn client_of(only: &Path) -> Result<ClientConfig, WebError> {
+    let mut roots = RootCertStore::empty();
+    for root in read(only)? {
+        roots.add(root)?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
         .with_no_client_auth())
 }
 

@@ -159,25 +159,24 @@ async fn every_reply_of_a_contract_tells_the_load_and_no_application_forges_it()
     assert_eq!(reply.header("hermes-load"), "", "it is for sidecars");
 
     let slow = pair.inbound("/narrow").body(fraud_input().to_string());
-    let slow = tokio::spawn(Reply::to(slow));
-    wait_until(WITHIN, "call under way", async || {
-        pair.application.calls("/narrow") == 1
-    })
-    .await;
-    let refused = ask("/narrow", fraud_input()).await;
-    refused.problem(429, "overloaded");
-    assert_eq!(refused.header("hermes-load"), "inflight=1, limit=1");
-    assert_eq!(refused.header("hermes-executed"), "?0");
-    let wait: u64 = refused.header("retry-after").parse().unwrap();
-    assert!(wait >= 1);
-    let reply = ask(RISK, fraud_input()).await;
-    assert_eq!(
-        reply.header("hermes-load"),
-        "inflight=0, limit=100",
-        "each contract by itself"
-    );
-    assert_eq!(
-        slow.await.unwrap().header("hermes-load"),
-        "inflight=0, limit=1"
-    );
+    let meanwhile = async {
+        wait_until(WITHIN, "call under way", async || {
+            pair.application.calls("/narrow") == 1
+        })
+        .await;
+        let refused = ask("/narrow", fraud_input()).await;
+        refused.problem(429, "overloaded");
+        assert_eq!(refused.header("hermes-load"), "inflight=1, limit=1");
+        assert_eq!(refused.header("hermes-executed"), "?0");
+        let wait: u64 = refused.header("retry-after").parse().unwrap();
+        assert!(wait >= 1);
+        let reply = ask(RISK, fraud_input()).await;
+        assert_eq!(
+            reply.header("hermes-load"),
+            "inflight=0, limit=100",
+            "each contract by itself"
+        );
+    };
+    let (slow, ()) = tokio::join!(Reply::to(slow), meanwhile);
+    assert_eq!(slow.header("hermes-load"), "inflight=0, limit=1");
 }

@@ -45,6 +45,7 @@ mod model;
 mod of_three;
 mod openapi;
 mod passthrough;
+mod postgres;
 mod protocols;
 mod publication;
 mod registry_conversation;

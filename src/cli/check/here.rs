@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::admission;
+use crate::collector::Place;
 use crate::config::{self, Application, ContractSource, Examined, Settings};
 use crate::contract::openapi::Wanted;
 use crate::contract::trust::Trust;
@@ -101,8 +102,8 @@ pub(super) fn folders(
         databases.push(("spool", &settings.spool.path, settings.spool.max_bytes));
         databases.push(("state", &settings.spool.state_path, MIN_FREE_BYTES));
     }
-    if is_collector {
-        databases.push(("store", &settings.collector.store, MIN_FREE_BYTES));
+    if is_collector && let Place::File(path) = &settings.collector.store {
+        databases.push(("store", path, MIN_FREE_BYTES));
     }
     for (name, path, wanted) in databases {
         let folder = path

@@ -1,8 +1,9 @@
 //! The sums of calls and tasks, kept in step with the reports.
 
 use super::{millis, state};
-use crate::collector::attempt::{Attempt, CallSummary, Told, attempts};
-use crate::task::{Reporter, State};
+use crate::collector::attempt::{CallSummary, Told};
+use crate::collector::book::broken;
+use crate::task::State;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 /// Writes the sum of a call; returns the applications of attempts whose chain broke just now.
@@ -11,11 +12,7 @@ pub(super) fn put_call(
     call: &CallSummary,
     told: &[Told],
 ) -> rusqlite::Result<Vec<String>> {
-    let broken: Vec<String> = attempts(told)
-        .iter()
-        .filter(|attempt| !attempt.breaks().is_empty())
-        .map(|attempt| callee_application(attempt).to_owned())
-        .collect();
+    let broken = broken(told);
     let mut statement = connection.prepare_cached("SELECT breaks FROM calls WHERE call_id = ?1")?;
     let id = call.call_id.as_str();
     let before: Option<usize> = statement
@@ -47,11 +44,6 @@ pub(super) fn put_call(
         call.is_marked,
     ])?;
     Ok(broken.into_iter().skip(before.unwrap_or(0)).collect())
-}
-
-fn callee_application<'a>(attempt: &Attempt<'a>) -> &'a str {
-    let callee = attempt.by(Reporter::Callee);
-    &callee.unwrap_or(attempt.decisive).application
 }
 
 /// Brings the sum of a task up to date with one of its calls.

@@ -188,7 +188,7 @@ fn every_fault_names_place_and_remedy() {
         ),
         (
             "[collector]\nstore = 'postgres://u:p@h/d'",
-            "2 collector.store: PostgreSQL is not built into this version; give a path for SQLite",
+            "2 collector.store: needs ?sslmode=verify-full, or ?sslmode=disable to go in clear",
         ),
         (
             "[outbound]\nlisten = '127.0.0.1:7401'",

@@ -1,6 +1,7 @@
 //! What a file must say, and what is found out where it does not.
 
 use super::*;
+use crate::collector::Place;
 
 #[test]
 fn a_service_needs_four_lines() {
@@ -49,7 +50,7 @@ fn a_caller_needs_a_name_alone_and_a_collector_nothing() {
     let settings = Settings::load(&world.source, Role::Collector).unwrap();
     assert_eq!(
         settings.collector.store,
-        Path::new("/run/state/collector.db")
+        Place::File("/run/state/collector.db".into())
     );
     assert_eq!(settings.application.name, "collector");
     assert_eq!(

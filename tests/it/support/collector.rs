@@ -58,7 +58,12 @@ impl Collector {
 
     /// Starts a collector with these keys set in its config file, and waits for readiness.
     pub async fn start_with(settings: &[(&str, Setting)]) -> Self {
-        Self::start_for(settings, "http", client()).await
+        Self::start_for(settings, "http", client(), "ready").await
+    }
+
+    /// Starts one whose database is away: it serves, but is not ready.
+    pub async fn start_unready(settings: &[(&str, Setting)]) -> Self {
+        Self::start_for(settings, "http", client(), "live").await
     }
 
     /// Starts a collector with these certificates; `client` is one that it lets in.
@@ -68,13 +73,14 @@ impl Collector {
         client: reqwest::Client,
     ) -> Self {
         let settings: Vec<_> = settings.iter().cloned().chain(files.settings()).collect();
-        Self::start_for(&settings, "https", client).await
+        Self::start_for(&settings, "https", client, "ready").await
     }
 
     async fn start_for(
         settings: &[(&str, Setting)],
         scheme: &'static str,
         client: reqwest::Client,
+        once: &str,
     ) -> Self {
         for _ in 0..STARTS {
             let (port, directory) = (
@@ -102,7 +108,7 @@ impl Collector {
                 directory,
                 client: client.clone(),
             };
-            if collector.serves().await {
+            if collector.serves(once).await {
                 return collector;
             }
         }
@@ -207,14 +213,14 @@ impl Collector {
         self.process.kill9();
         self.process = spawn(self.directory.path());
         assert!(
-            self.serves().await,
+            self.serves("ready").await,
             "another process took the port of a stopped collector"
         );
     }
 
-    /// Waits for readiness; says no when the port was taken.
-    async fn serves(&mut self) -> bool {
-        let ready = format!("{}/ready", self.url());
+    /// Waits until this path answers well; says no when the port was taken.
+    async fn serves(&mut self, path: &str) -> bool {
+        let ready = format!("{}/{path}", self.url());
         let client = &self.client;
         self.process
             .serves(READY_WITHIN, async || succeeds(client, &ready).await)

@@ -29,6 +29,7 @@ pub mod pair;
 pub mod peer;
 pub mod polyglot;
 pub mod port;
+pub mod postgres;
 pub mod process;
 pub mod program;
 pub mod prometheus;

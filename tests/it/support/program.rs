@@ -19,6 +19,12 @@ pub fn prometheus() -> PathBuf {
     named("HERMES_TEST_PROMETHEUS").unwrap_or_else(|| PathBuf::from("prometheus"))
 }
 
+/// Returns one of PostgreSQL's programs: from the folder that `tests/run` names, else the one on PATH.
+pub fn postgres(name: &str) -> PathBuf {
+    let folder = named("HERMES_TEST_POSTGRES");
+    folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name))
+}
+
 /// Returns Prometheus' checker of configurations, rules and metric pages.
 pub fn promtool() -> PathBuf {
     named("HERMES_TEST_PROMTOOL").unwrap_or_else(|| PathBuf::from("promtool"))
