@@ -16,6 +16,7 @@ use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
 use crate::contract::trust::Trust;
 use crate::contract::watch::Directory;
+use crate::deferred::{self, Deferred, Side};
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Roster};
@@ -292,7 +293,11 @@ impl Builder {
             config,
             recorder.clone(),
             upstream,
-            (self.active.clone(), self.replies()),
+            (
+                self.active.clone(),
+                self.replies(),
+                self.deferred(Side::Callee),
+            ),
             self.phase.clone(),
             self.keeper(),
             self.tunnels(Direction::Inbound),
@@ -306,6 +311,12 @@ impl Builder {
 
     fn replies(&self) -> Replies {
         Replies::new(self.state.clone(), &self.boot, reply::Config::default())
+    }
+
+    fn deferred(&self, side: Side) -> Deferred {
+        let (metrics, config) = (self.metrics.clone(), deferred::Config::default());
+        let degraded = Arc::new(move || metrics.durability_degraded());
+        Deferred::new(side, self.state.clone(), &self.boot, config, degraded)
     }
 
     fn probe(
@@ -353,7 +364,7 @@ impl Builder {
                 Upstreams::new(keep, self.background.clone()),
                 self.tls.clone(),
             ),
-            self.active.clone(),
+            (self.active.clone(), self.deferred(Side::Caller)),
             self.keeper(),
             self.tunnels(Direction::Outbound),
         ));

@@ -163,7 +163,7 @@ pub async fn exchange(
         Err(_elapsed) => return Err(Failed::LateToConnect),
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
-    following.sending(asked.elapsed());
+    let deadline = following.sending(asked.elapsed(), deadline);
     let mut answering = std::pin::pin!(answer(upstream, lease, request, max));
     let soon = deadline.instant().min(asked + STILL_OPEN);
     if let Ok(answered) = tokio::time::timeout_at(soon, answering.as_mut()).await {
@@ -174,6 +174,23 @@ pub async fn exchange(
         Ok(answered) => answered,
         Err(_elapsed) => Err(Failed::Late),
     }
+}
+
+/// Does the same for a request that is no attempt.
+pub async fn whole(
+    upstream: &Arc<Upstream>,
+    (request, speaks): (Request<Body>, Speaks),
+    deadline: Deadline,
+    max: usize,
+) -> Result<Answer, Failed> {
+    let leased = tokio::time::timeout_at(deadline.instant(), upstream.lease(speaks)).await;
+    let lease = match leased {
+        Err(_elapsed) => return Err(Failed::LateToConnect),
+        Ok(leased) => leased.map_err(Failed::Unreachable)?,
+    };
+    let answering = answer(upstream, lease, request, max);
+    let answered = tokio::time::timeout_at(deadline.instant(), answering).await;
+    answered.unwrap_or(Err(Failed::Late))
 }
 
 async fn answer(

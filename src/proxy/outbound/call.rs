@@ -15,7 +15,9 @@ use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
+use crate::proxy::later::Later;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
+use crate::proxy::upstream::Upstream;
 use crate::route;
 use crate::socket::Speaks;
 use crate::task::{Deadline, Failure, GRACE, Id, Problem, Report, Reporter, State, Timestamp};
@@ -40,6 +42,7 @@ pub struct Call {
     presence: Arc<Presence>,
     began: Instant,
     timing: Timing,
+    pub(super) later: Option<Later>,
 }
 
 /// What was decided before the call goes out.
@@ -64,6 +67,7 @@ impl Call {
         callee: Callee,
         errand: Errand,
         headers: &HeaderMap,
+        later: Option<Later>,
         began: Instant,
     ) -> Self {
         let Errand {
@@ -71,7 +75,8 @@ impl Call {
             heritage,
             key,
         } = errand;
-        fields.call_id = Some(Id::mint());
+        let call_id = later.as_ref().map(Later::call_id);
+        fields.call_id = Some(call_id.unwrap_or_else(Id::mint));
         fields.attempt = Some(1);
         Self {
             ids: Ids::settle(&mut fields),
@@ -81,9 +86,10 @@ impl Call {
             key,
             fields,
             heritage,
-            presence: Arc::default(),
+            presence: Arc::new(later.as_ref().map(Later::presence).unwrap_or_default()),
             began,
             timing: Timing::default(),
+            later,
         }
     }
 
@@ -166,7 +172,7 @@ impl Call {
         digest: Digest,
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
-        let plan = self.plan(attempt)?;
+        let mut plan = self.plan(attempt)?;
         self.check_body(&plan, Side::Input, &input).await?;
         let timeout = plan.offer.contract.contract.constraints.timeout;
         if !plan.deadline.leaves_time(Instant::now(), timeout) {
@@ -180,7 +186,7 @@ impl Call {
         attempt.advance(State::Dispatched);
         self.callee.found.meters().attempted(AttemptKind::First);
         let started = Instant::now();
-        let answered = self.ask(attempt, &plan, request).await;
+        let answered = self.ask(attempt, &mut plan, request).await;
         self.callee
             .found
             .meters()
@@ -214,16 +220,23 @@ impl Call {
 
     /// The attempt's deadline: the contract's timeout and the grace for a callee that answers at
     /// its very end, within the call's own deadline and the rest of the task's.
-    fn deadline(&self, contract: &Compiled) -> Deadline {
+    pub(super) fn deadline(&self, contract: &Compiled) -> Deadline {
         let timeout = contract.contract.constraints.timeout;
         self.within(Deadline::after(Instant::now(), timeout + GRACE))
     }
 
     /// Cuts a deadline to the call's own and to what is left of the task's.
-    fn within(&self, mut deadline: Deadline) -> Deadline {
+    pub(super) fn within(&self, mut deadline: Deadline) -> Deadline {
         if let Some(asked) = self.fields.deadline {
-            deadline = deadline.earliest(Deadline::after(self.began, asked));
+            // Where the call is answered later, its time counts from the acknowledgement.
+            let since = self.later.as_ref().map_or(self.began, Later::since);
+            deadline = deadline.earliest(Deadline::after(since, asked));
         }
+        self.within_task(deadline)
+    }
+
+    /// Cuts a deadline to what is left of the task's.
+    pub(super) fn within_task(&self, deadline: Deadline) -> Deadline {
         match self.heritage.deadline {
             Some(inherited) => deadline.earliest(inherited),
             None => deadline,
@@ -246,25 +259,40 @@ impl Call {
     async fn ask(
         &mut self,
         attempt: &mut Attempt,
-        plan: &Plan,
+        plan: &mut Plan,
         request: Request<Body>,
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = self.outbound.peer(&plan.offer.instance)?;
+        let answered = match self.later.clone() {
+            None => {
+                self.exchange(attempt, &upstream, request, plan.deadline)
+                    .await
+            }
+            Some(later) => {
+                let asking = self.ask_later(&later, attempt, plan, &upstream, request);
+                asking.await
+            }
+        };
+        self.timing.upstream = started.elapsed();
+        answered
+    }
+
+    pub(super) async fn exchange(
+        &self,
+        attempt: &mut Attempt,
+        upstream: &Arc<Upstream>,
+        request: Request<Body>,
+        deadline: Deadline,
+    ) -> Result<Answer, Trouble> {
         let following = Following {
             attempt,
             executes: false,
+            later: None,
         };
         let max = self.outbound.config.limits.max_body_bytes;
-        let answered = forward::exchange(
-            &upstream,
-            (request, Speaks::Either),
-            plan.deadline,
-            max,
-            following,
-        )
-        .await;
-        self.timing.upstream = started.elapsed();
+        let request = (request, Speaks::Either);
+        let answered = forward::exchange(upstream, request, deadline, max, following).await;
         answered.map_err(|failed| failed.into_trouble(upstream.authority()))
     }
 
@@ -344,7 +372,8 @@ impl Call {
         member
     }
 
-    fn names(&self) -> Fields {
+    /// Returns what every reply to it repeats.
+    pub fn names(&self) -> Fields {
         Fields {
             task_id: self.fields.task_id.clone(),
             step_id: self.fields.step_id.clone(),
@@ -358,7 +387,12 @@ impl Call {
 
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
-        self.callee.found.meters().ended(end, status, took);
+        let meters = self.callee.found.meters();
+        match &self.later {
+            // Its request was answered with 202 and counted then.
+            Some(later) if !later.is_to_be_counted() => meters.finished(end, false),
+            _ => meters.ended(end, status, took),
+        }
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }
