@@ -242,6 +242,17 @@ pub fn inbound(
     })
 }
 
+fn retry(settings: &config::Retry) -> outbound::Retry {
+    outbound::Retry {
+        budget: outbound::budget::Config {
+            percent: settings.budget_percent,
+            min_per_second: settings.budget_min_per_second,
+        },
+        backoff: settings.backoff,
+        max_backoff: settings.max_backoff,
+    }
+}
+
 pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbound::Config {
     outbound::Config {
         application: settings.application.name.clone(),
@@ -249,6 +260,7 @@ pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbou
         team: settings.application.team.clone(),
         local: local(settings, &own_address),
         limits: intake(&settings.limits),
+        retry: retry(&settings.retry),
         pseudonym: pseudonym("out", &settings.application.name, boot),
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn settings(
             public_listen: reader.optional_listen("admin.public_listen"),
         },
         limits: limits(reader),
+        retry: retry(reader),
         consul: self::consul(reader, consul),
         trust: trust(reader),
         tls: secure::tls(reader),
@@ -121,6 +122,15 @@ fn inbound(reader: &mut Reader) -> Inbound {
         advertise: reader.advertise("inbound.advertise"),
         passthrough: reader.texts("inbound.passthrough"),
         trust_context: reader.trust_context("inbound.trust_context"),
+    }
+}
+
+fn retry(reader: &mut Reader) -> Retry {
+    Retry {
+        budget_percent: reader.count("retry.budget_percent"),
+        budget_min_per_second: reader.count("retry.budget_min_per_second"),
+        backoff: reader.length("retry.backoff"),
+        max_backoff: reader.length("retry.max_backoff"),
     }
 }
 

@@ -113,7 +113,6 @@ const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
 const CONNECT: &str = "certificates from Consul Connect are not built into this version";
-const RETRY: &str = "retries are not built into this version";
 const EJECTION: &str = "ejection is not built into this version";
 const SESSIONS: &str = "sessions are not built into this version";
 const LEDGER: &str = "the delivery ledger is not built into this version";
@@ -199,10 +198,10 @@ pub static KEYS: &[Key] = &[
     key("tls.key", Kind::File, r#""""#, "private key, PEM"),
     key("tls.ca", Kind::File, r#""""#, "trusted roots, PEM"),
 
-    key("retry.budget_percent", Kind::Count(0, 100), "20", "retries per hundred calls").later(RETRY),
-    key("retry.budget_min_per_second", Kind::Count(0, 1000), "3", "retries that are always allowed").later(RETRY),
-    key("retry.backoff", Kind::Length(1, HOUR), r#""25ms""#, "wait before the first retry").later(RETRY),
-    key("retry.max_backoff", Kind::Length(1, HOUR), r#""250ms""#, "longest wait before a retry").later(RETRY),
+    key("retry.budget_percent", Kind::Count(0, 100), "20", "retries per hundred calls"),
+    key("retry.budget_min_per_second", Kind::Count(0, 1000), "3", "retries that are always allowed"),
+    key("retry.backoff", Kind::Length(1, HOUR), r#""25ms""#, "wait before the first retry"),
+    key("retry.max_backoff", Kind::Length(1, HOUR), r#""250ms""#, "longest wait before a retry"),
 
     key("ejection.consecutive", Kind::Count(1, 1000), "5", "failures in a row that eject an instance").later(EJECTION),
     key("ejection.success_rate", Kind::Ratio, "0.5", "success rate below which an instance is ejected").later(EJECTION),

@@ -23,6 +23,7 @@ pub struct Settings {
     pub outbound: Outbound,
     pub admin: Admin,
     pub limits: Limits,
+    pub retry: Retry,
     pub consul: Consul,
     /// Whose contracts are used.
     pub trust: trust::Config,
@@ -188,6 +189,15 @@ pub struct Limits {
     pub stream_idle_timeout: Duration,
     pub drain_delay: Duration,
     pub drain_timeout: Duration,
+}
+
+/// How failed calls are tried again.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    pub budget_percent: u32,
+    pub budget_min_per_second: u32,
+    pub backoff: Duration,
+    pub max_backoff: Duration,
 }
 
 #[derive(Debug, Clone)]

@@ -23,6 +23,7 @@ pub const DEADLINE_MS: HeaderName = HeaderName::from_static("hermes-deadline-ms"
 pub const PATH: HeaderName = HeaderName::from_static("hermes-path");
 pub const SANDBOX: HeaderName = HeaderName::from_static("hermes-sandbox");
 pub const EXECUTED: HeaderName = HeaderName::from_static("hermes-executed");
+pub const DEGRADED: HeaderName = HeaderName::from_static("hermes-degraded");
 pub const STATE: HeaderName = HeaderName::from_static("hermes-state");
 pub const LOAD: HeaderName = HeaderName::from_static("hermes-load");
 pub const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");

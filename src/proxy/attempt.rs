@@ -76,6 +76,26 @@ impl Attempt {
         began: Instant,
     ) -> Self {
         recorder.metrics.attempt_began(report.state);
+        Self::at(recorder, presence, report, began)
+    }
+
+    /// Begins where the attempt before `ended`: at a retry's `dispatched` or at a fallback.
+    pub fn follow(
+        recorder: Arc<Recorder>,
+        presence: Arc<Presence>,
+        report: Box<Report>,
+        ended: State,
+    ) -> Self {
+        recorder.metrics.attempt_followed(ended, report.state);
+        Self::at(recorder, presence, report, Instant::now())
+    }
+
+    fn at(
+        recorder: Arc<Recorder>,
+        presence: Arc<Presence>,
+        report: Box<Report>,
+        began: Instant,
+    ) -> Self {
         // Its history begins where its duration does: with the request, not after its body.
         let at = Timestamp::now().minus(began.elapsed());
         Self {
@@ -122,15 +142,30 @@ impl Attempt {
     /// Ends in `end` and stores the report; returns how long that took.
     ///
     /// What could not be stored in time is counted by the spool; the reply goes out all the same.
-    pub async fn settle(mut self, end: State, failure: Option<Failure>) -> Duration {
+    pub async fn settle(self, end: State, failure: Option<Failure>) -> Duration {
+        self.end(end, failure).await
+    }
+
+    /// Ends in `end` and queues the report; the future waits until it is stored, and may be
+    /// dropped.
+    pub fn end(
+        mut self,
+        end: State,
+        failure: Option<Failure>,
+    ) -> impl Future<Output = Duration> + Send + use<> {
         self.advance(end);
-        let started = Instant::now();
-        if let Some(report) = self.finished(failure) {
-            self.recorder.spool.append(report).await;
+        let recorder = self.recorder.clone();
+        let report = self.finished(failure);
+        let stored = report.map(|report| recorder.spool.append(report));
+        async move {
+            let started = Instant::now();
+            if let Some(stored) = stored {
+                stored.await;
+            }
+            let took = started.elapsed();
+            recorder.metrics.phase(Phase::Record, took);
+            took
         }
-        let took = started.elapsed();
-        self.recorder.metrics.phase(Phase::Record, took);
-        took
     }
 
     /// Ends without a report: the call is another one's, which reports for itself.

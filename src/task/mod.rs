@@ -18,7 +18,7 @@ pub use deadline::{Deadline, GRACE};
 pub use id::{Id, InvalidId};
 pub use problem::Problem;
 pub use report::{Failure, MOST_ATTEMPTS, Report, Reporter, SlaLevel, StateAt};
-pub use retry::{Ended, Execution, Next};
+pub use retry::{Course, Ended, Execution, Next};
 pub use short::{Short, Unfit};
 pub use state::{State, TRANSITIONS};
 pub use timestamp::Timestamp;

@@ -55,6 +55,70 @@ impl Ended {
             (Execution::Unknown, false) => Next::SameInstance,
         }
     }
+
+    /// Says what may follow an attempt that could not be sent to anybody.
+    pub fn unsent(self) -> Next {
+        match self.next(true) {
+            Next::Nothing => Next::Nothing,
+            Next::Fallback | Next::Elsewhere | Next::SameInstance => Next::Fallback,
+        }
+    }
+}
+
+/// What has been tried of one agent, and what may still be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Course {
+    retries_left: u32,
+    /// Every contract met so far calls its work idempotent.
+    idempotent: bool,
+    /// Work may have been begun.
+    begun: bool,
+    /// Work that must not be done twice may have been begun, and only the one instance knows.
+    in_doubt: bool,
+}
+
+impl Course {
+    /// Begins with the first attempt, made under a contract that allows so many retries.
+    pub fn new(idempotent: bool, max_retries: u32) -> Self {
+        Self {
+            retries_left: max_retries,
+            idempotent,
+            begun: false,
+            in_doubt: false,
+        }
+    }
+
+    /// Says whether work that was begun keeps other instances from being asked.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// Takes in that an attempt ended, and says what may follow.
+    ///
+    /// Once nobody can say whether the work was begun, an instance that is gone does not settle
+    /// it: it may have died of the work.
+    pub fn after(&mut self, mut ended: Ended) -> Next {
+        if self.in_doubt && ended.execution == Execution::Not {
+            ended.execution = Execution::Unknown;
+        }
+        self.begun |= ended.execution != Execution::Not;
+        self.in_doubt |= ended.execution == Execution::Unknown && !self.idempotent;
+        match ended.next(self.idempotent) {
+            Next::Elsewhere | Next::SameInstance if self.retries_left == 0 => Next::Fallback,
+            next => next,
+        }
+    }
+
+    /// Takes in that a retry is made under a contract, or says no: another version may not call
+    /// its work idempotent, and it may have been done.
+    pub fn retry(&mut self, idempotent: bool) -> bool {
+        let may = self.retries_left > 0 && (idempotent || !self.begun || self.in_doubt);
+        if may {
+            self.retries_left -= 1;
+            self.idempotent &= idempotent;
+        }
+        may
+    }
 }
 
 #[cfg(test)]

@@ -121,6 +121,11 @@ pub fn is_acknowledgement(answer: &Answer) -> bool {
     answer.status == StatusCode::ACCEPTED && stated(answer).is_some_and(|state| !state.is_end())
 }
 
+/// Says whether the callee's sidecar is carrying the same call out already.
+pub fn is_in_flight(answer: &Answer) -> bool {
+    !answer.headers.contains_key(VIA) && is(answer, Problem::InFlight)
+}
+
 fn stated(answer: &Answer) -> Option<State> {
     State::from_wire(answer.headers.get(header::STATE)?.to_str().ok()?)
 }

@@ -10,7 +10,7 @@
 mod fetch;
 mod prefer;
 
-pub use fetch::{Fetching, fetch, is_acknowledgement};
+pub use fetch::{Fetching, fetch, is_acknowledgement, is_in_flight};
 pub use prefer::{PREFER, Prefer, RESPOND_ASYNC};
 
 use super::attempt::{Attempt, Presence, deadline_at};
@@ -74,7 +74,7 @@ impl Later {
         self.open.call_id.clone()
     }
 
-    /// Returns what the call's time counts from: the acknowledgement, until then the present.
+    /// Returns when it was acknowledged; until then the present.
     pub fn since(&self) -> Instant {
         self.since.get().copied().unwrap_or_else(Instant::now)
     }

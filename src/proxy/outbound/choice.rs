@@ -1,6 +1,7 @@
 //! Which instance gets a call, or why none does.
 
 use super::Outbound;
+use super::place::Place;
 use super::whom::{self, Callee};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Offer, Standing, View};
@@ -17,6 +18,29 @@ use tokio::time::Instant;
 pub struct Asking<'a> {
     pub fields: &'a Fields,
     pub key: Key,
+    /// Instances of earlier attempts, left out unless nobody else is left.
+    pub tried: &'a [Arc<str>],
+    /// The one instance that may be asked, where it alone knows the call from before.
+    pub only: Option<&'a str>,
+}
+
+/// The instance that an attempt goes to.
+#[derive(Debug)]
+pub struct Chosen {
+    pub offer: Offer,
+    pub place: Place,
+}
+
+impl<'a> Asking<'a> {
+    /// Asks for the first attempt of a call.
+    pub fn first(fields: &'a Fields, key: Key) -> Self {
+        Self {
+            fields,
+            key,
+            tried: &[],
+            only: None,
+        }
+    }
 }
 
 impl Outbound {
@@ -55,13 +79,21 @@ impl Outbound {
         view: &View,
         callee: &Callee,
         asking: &Asking<'_>,
-    ) -> Result<Offer, Trouble> {
+    ) -> Result<Chosen, Trouble> {
         let started = Instant::now();
         let query = self.query(&view.offers, callee, asking.fields)?;
         let fitting = fitting(&view.offers, &callee.agent, &query);
         callee.found.meters().candidates(fitting.len());
-        let best = route::best(asking.key, fitting.iter().map(|offer| weighed(offer)));
-        let chosen = best.map(|at| fitting[at].clone());
+        let is_left = |offer: &&Offer| match asking.only {
+            Some(only) => *offer.instance.id == *only,
+            None => !asking.tried.contains(&offer.instance.id),
+        };
+        let mut left: Vec<&Offer> = fitting.iter().copied().filter(is_left).collect();
+        if left.is_empty() && asking.only.is_none() {
+            left = fitting;
+        }
+        let best = route::best(asking.key, left.iter().map(|offer| weighed(offer)));
+        let chosen = best.map(|at| left[at].clone());
         let metrics = &self.recorder.metrics;
         metrics.phase(Phase::Route, started.elapsed());
         let Some(offer) = chosen else {
@@ -71,7 +103,22 @@ impl Outbound {
             Cohort::Stable => metrics::Cohort::Stable,
             Cohort::Canary => metrics::Cohort::Canary,
         });
-        Ok(offer)
+        Ok(Chosen {
+            place: Place::at(offer.instance.id.clone()),
+            offer,
+        })
+    }
+
+    /// Returns whom a call may use now.
+    pub(super) fn fitting(
+        &self,
+        view: &View,
+        callee: &Callee,
+        fields: &Fields,
+    ) -> Result<Vec<Offer>, Trouble> {
+        let query = self.query(&view.offers, callee, fields)?;
+        let fitting = fitting(&view.offers, &callee.agent, &query);
+        Ok(fitting.into_iter().cloned().collect())
     }
 
     /// Puts what a call asks for of these offers; another team's instances are not for the

@@ -4,6 +4,7 @@ use super::Outbound;
 use super::call::{Call, Plan};
 use super::inherit::Errand;
 use super::whom::Callee;
+use crate::context::{Fields, header};
 use crate::deferred::{Name, Place};
 use crate::proxy::attempt::Attempt;
 use crate::proxy::body::Body;
@@ -41,7 +42,7 @@ impl Outbound {
         );
         let asked = Asked {
             scope: scope(),
-            names: call.names(),
+            names: call.asked(),
             prefer,
             began,
             meters,
@@ -68,9 +69,21 @@ fn scope() -> Arc<str> {
 }
 
 impl Call {
+    /// Returns what is repeated of a call that is not answered yet.
+    fn asked(&self) -> Fields {
+        Fields {
+            task_id: self.fields.task_id.clone(),
+            step_id: self.fields.step_id.clone(),
+            call_id: self.fields.call_id.clone(),
+            agent: Some(self.callee.agent.clone()),
+            trace_id: self.fields.trace_id.clone(),
+            ..Fields::default()
+        }
+    }
+
     /// Sends a request, and once it is acknowledged fetches its reply.
     pub(super) async fn ask_later(
-        &self,
+        &mut self,
         later: &Later,
         attempt: &mut Attempt,
         plan: &mut Plan,
@@ -78,15 +91,23 @@ impl Call {
         mut request: Request<Body>,
     ) -> Result<Answer, Trouble> {
         request.headers_mut().append(PREFER, RESPOND_ASYNC);
+        let key = request.headers().get(header::IDEMPOTENCY_KEY);
+        let is_own_key =
+            key.is_some_and(|key| key.as_bytes() == self.ids.call_id.as_str().as_bytes());
         let within = Deadline::after(Instant::now(), ACKNOWLEDGED_WITHIN);
-        let within = self.within_task(within);
+        let within = within.earliest(self.clock.ends());
         let asked = self.exchange(attempt, upstream, request, within).await;
         let answer = asked.map_err(unacknowledged)?;
-        if !later::is_acknowledgement(&answer) {
+        // An attempt that nobody answered may have begun all the same.
+        let is_under_way = is_own_key && later::is_in_flight(&answer);
+        if !is_under_way && !later::is_acknowledgement(&answer) {
             return Ok(answer);
         }
+        let now = Instant::now();
         attempt.advance(State::Executing);
-        plan.deadline = self.deadline(&plan.offer.contract);
+        self.clock.acknowledged(now);
+        plan.is_acknowledged = true;
+        plan.deadline = self.clock.attempt_ends(now, plan.contract());
         later.acknowledged(attempt, plan.deadline);
         attempt.still_open();
         let fetching = Fetching {

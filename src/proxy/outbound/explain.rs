@@ -109,10 +109,7 @@ impl Outbound {
     async fn explained(&self, question: Question) -> Result<Explanation, Trouble> {
         let whom = Whom::parse(&question.agent)?;
         let fields = self.wishes(&question.fields()?);
-        let asking = Asking {
-            fields: &fields,
-            key: Key::of(&question.task_id),
-        };
+        let asking = Asking::first(&fields, Key::of(&question.task_id));
         let until = Instant::now() + PATIENCE;
         let (callee, passed_over) = match whom {
             Whom::Contract(agent) => {

@@ -9,6 +9,7 @@ mod explain;
 mod foreign;
 mod inherit;
 mod passthrough;
+mod place;
 mod report;
 mod request;
 mod route;
@@ -40,6 +41,7 @@ use crate::identity::tls::Tls;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
+use budget::Budget;
 use bytes::Bytes;
 use choice::Asking;
 use http::request::Parts;
@@ -62,8 +64,18 @@ pub struct Config {
     pub team: String,
     pub local: Local,
     pub limits: Limits,
+    pub retry: Retry,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
+}
+
+/// How failed attempts are followed by others.
+#[derive(Debug, Clone, Copy)]
+pub struct Retry {
+    pub budget: budget::Config,
+    /// The bound of the first wait, which doubles with each.
+    pub backoff: Duration,
+    pub max_backoff: Duration,
 }
 
 /// The outbound service.
@@ -79,6 +91,7 @@ pub struct Outbound {
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     refusals: Refusals,
+    retries: Budget,
     keeper: Keeper,
     tunnels: Tunnels,
     /// Places for questions who could serve.
@@ -104,6 +117,7 @@ impl Outbound {
                 recorder.clone(),
                 config.pseudonym.clone(),
             ),
+            retries: Budget::new(config.retry.budget, Instant::now()),
             config,
             recorder,
             directory,
@@ -244,10 +258,7 @@ impl Outbound {
         errand: &Errand,
         began: Instant,
     ) -> Result<Callee, Trouble> {
-        let asking = Asking {
-            fields: &errand.fields,
-            key: errand.key,
-        };
+        let asking = Asking::first(&errand.fields, errand.key);
         let until = patience(&errand.fields, began);
         self.whom(whom, &asking, until).await
     }

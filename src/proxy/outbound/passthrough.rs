@@ -1,8 +1,9 @@
 //! Paths of another agent that are no contract's route: routed alike, passed on unchecked.
 
 use super::Outbound;
-use super::choice::Asking;
+use super::choice::{Asking, Chosen};
 use super::inherit::Errand;
+use super::place::Told;
 use super::whom::Callee;
 use crate::context::{Fields, Trace};
 use crate::proxy::body::Body;
@@ -36,12 +37,9 @@ impl Outbound {
         body: Received,
     ) -> Result<Response<Body>, Trouble> {
         let fields = &errand.fields;
-        let asking = Asking {
-            fields,
-            key: errand.key,
-        };
+        let asking = Asking::first(fields, errand.key);
         let view = callee.found.view();
-        let offer = self.choose(&view, callee, &asking)?;
+        let Chosen { offer, place } = self.choose(&view, callee, &asking)?;
         drop(view);
         let (way, trace) = (
             self.way(),
@@ -62,7 +60,12 @@ impl Outbound {
             true => Speaks::Http2,
             false => Speaks::Either,
         };
-        passing.send(&upstream, speaks, &way).await
+        let sent = passing.send(&upstream, speaks, &way).await;
+        place.ended(match &sent {
+            Ok(answer) => Told::of_answer(answer.status(), None, true),
+            Err(trouble) => Told::of_trouble(trouble, true),
+        });
+        sent
     }
 
     /// What all that is passed on has in common.

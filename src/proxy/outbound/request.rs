@@ -1,12 +1,10 @@
 //! The request that carries a call to another sidecar.
 
-use super::call::{Call, Plan};
+use super::call::{Call, Order, Plan};
 use crate::context::header;
-use crate::identity::Digest;
 use crate::proxy::body::Body;
 use crate::proxy::headers;
 use crate::proxy::respond;
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Uri};
@@ -15,28 +13,29 @@ use tokio::time::Instant;
 
 impl Call {
     /// Builds the request that goes to the chosen instance.
-    pub fn request(&self, plan: &Plan, head: Parts, input: Bytes, digest: Digest) -> Request<Body> {
+    pub fn request(&self, plan: &Plan, order: &Order) -> Request<Body> {
+        let head = &order.head;
         let instance = &plan.offer.instance;
         let (method, path) = instance.route().unwrap_or(("POST", "/hermes/invoke"));
-        let mut request = Request::new(Body::whole(input));
+        let mut request = Request::new(Body::whole(order.input.clone()));
         *request.method_mut() = Method::from_bytes(method.as_bytes()).unwrap_or(Method::POST);
-        *request.uri_mut() = target(path, &head);
-        let key = self.idempotency_key(&head);
+        *request.uri_mut() = target(path, head);
+        let key = self.idempotency_key(head);
         let version = head.version;
-        let mut out = head.headers;
+        let mut out = head.headers.clone();
         headers::strip_hop_by_hop(&mut out);
         headers::strip_context(&mut out);
         headers::strip_length(&mut out);
         out.remove(EXPECT);
         let mut fields = self.fields.clone();
-        fields.agent = Some(self.callee.agent.clone());
+        fields.agent = Some(plan.agent.clone());
         fields.application = Some(self.outbound.config.application.clone());
         fields.trace_id = self.trace.correlation().cloned();
-        fields.deadline = Some(told(plan.deadline.left(Instant::now())));
+        fields.deadline = Some(told(plan.call_ends.left(Instant::now())));
         fields.force_refresh = None;
         fields.write(&mut out);
         self.trace.write(&mut out);
-        respond::say_digest(&mut out, digest);
+        respond::say_digest(&mut out, order.digest);
         if let Some(key) = key {
             out.insert(header::IDEMPOTENCY_KEY, key);
         }

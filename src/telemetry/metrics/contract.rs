@@ -102,10 +102,15 @@ struct Outbound {
 }
 
 impl Contract {
-    /// Counts a call (outbound) or an attempt (inbound) that ended with a reply of this status.
+    /// Counts an attempt received that ended with a reply of this status.
     pub fn ended(&self, end: State, status: u16, took: Duration) {
+        self.call_ended(end, false, status, took);
+    }
+
+    /// Counts a call made, which a fallback may have answered.
+    pub fn call_ended(&self, end: State, degraded: bool, status: u16, took: Duration) {
         self.request_ended(Some(status), took);
-        self.finished(end, false);
+        self.finished(end, degraded);
     }
 
     /// Counts an ended request by its status class; `None` means that no status was sent.

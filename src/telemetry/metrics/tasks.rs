@@ -74,6 +74,14 @@ impl Sidecar {
         self.tasks.active[state as usize].inc();
     }
 
+    /// Counts an attempt that begins in `state` because the one before ended as it did.
+    pub fn attempt_followed(&self, ended: State, state: State) {
+        self.attempt_began(state);
+        if let Some(counter) = self.tasks.transitions.get(&(ended, state)) {
+            counter.inc();
+        }
+    }
+
     /// An attempt that was none is active no longer.
     pub fn attempt_withdrawn(&self, state: State) {
         self.tasks.active[state as usize].dec();
