@@ -42,6 +42,7 @@ mod publication;
 mod registry_conversation;
 mod repeats;
 mod repository;
+mod respond_async;
 mod restart;
 mod rollout;
 mod routing;
