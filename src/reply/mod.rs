@@ -18,7 +18,7 @@ use crate::store::{Store, StoreError};
 use crate::task::{Failure, Id, State, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 pub use table::MIGRATION;
@@ -52,6 +52,32 @@ pub struct Replies {
     boot: Arc<str>,
     config: Config,
     begun: Arc<AtomicU32>,
+    room: Arc<Room>,
+}
+
+/// What may come before rows and bytes are counted again; at first nothing, since nobody has
+/// counted yet.
+#[derive(Debug, Default)]
+struct Room {
+    rows: AtomicI64,
+    bytes: AtomicI64,
+}
+
+impl Room {
+    /// Takes a row's place; false if it is time to count.
+    fn takes_row(&self) -> bool {
+        self.rows.fetch_sub(1, Ordering::Relaxed) > 0 && self.bytes.load(Ordering::Relaxed) > 0
+    }
+
+    fn takes(&self, bytes: usize) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn counted(&self, (rows, bytes): (i64, i64)) {
+        self.rows.store(rows, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
 }
 
 /// What makes two requests the same.
@@ -104,6 +130,7 @@ impl Replies {
             boot: Arc::from(boot),
             config,
             begun: Arc::default(),
+            room: Arc::default(),
         }
     }
 
@@ -119,7 +146,8 @@ impl Replies {
         let now = Timestamp::now();
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
         let prune = before.is_multiple_of(table::PRUNE_EVERY);
-        let (config, boot) = (self.config, self.boot.clone());
+        let (config, boot, room) = (self.config, self.boot.clone(), self.room.clone());
+        let has_room = room.takes_row();
         // A ticket exists before the row does: if the asker goes away while the row is being
         // written, the row is taken back, since nothing was carried out.
         let mut unused = Unused(Some(Ticket {
@@ -128,7 +156,10 @@ impl Replies {
         }));
         let row = self.store.append(move |connection| {
             if prune {
-                table::prune(connection, &boot, now, config)?;
+                table::prune(connection, &boot, now)?;
+            }
+            if !has_room {
+                room.counted(table::make_room(connection, config)?);
             }
             table::begin(connection, &begun, now)
         });
@@ -151,6 +182,7 @@ impl Replies {
 
     fn settle(&self, run: Id, end: table::End) {
         let now = Timestamp::now();
+        self.room.takes(table::size(&end));
         let queued = self.store.offer(
             move |connection| table::end(connection, &run, end, now),
             |settled| {

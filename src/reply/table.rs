@@ -29,6 +29,9 @@ pub const MIGRATION: &str = "
 
 /// Every so many beginnings, what has had its time goes.
 pub const PRUNE_EVERY: u32 = 64;
+/// Where there is too much, this share of the bounds is left: counting a hundred thousand rows
+/// takes milliseconds of the one writer, and so does removing a thousand.
+const LEFT_PERCENT: i64 = 99;
 /// What a row takes beside its answer.
 const ROW_BYTES: usize = 512;
 /// Rows in flight have no end of their own; this one only has to fit the column.
@@ -58,6 +61,18 @@ pub enum End {
     Answered(Answer),
     Undone,
     Doubt(State),
+}
+
+/// Tells about what a row takes beside the beginning.
+pub fn size(end: &End) -> usize {
+    match end {
+        End::Answered(answer) => {
+            let pairs = answer.headers.iter();
+            let headers: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
+            ROW_BYTES + headers + answer.body.len()
+        }
+        End::Undone | End::Doubt(_) => ROW_BYTES,
+    }
 }
 
 /// Looks a request up and writes its row if there is none.
@@ -178,16 +193,9 @@ pub fn end(connection: &Connection, run: &Id, end: End, now: Timestamp) -> rusql
     Ok(())
 }
 
-/// Removes what has had its time, and of the rest that has ended the oldest beyond the bounds.
-///
-/// What is in flight here stays: it is bounded by the calls that are served at once. What a former
-/// process left in flight becomes a doubt, which ends.
-pub fn prune(
-    connection: &Connection,
-    boot: &str,
-    now: Timestamp,
-    config: Config,
-) -> rusqlite::Result<()> {
+/// Removes what has had its time. What a former process left in flight becomes a doubt, which
+/// ends.
+pub fn prune(connection: &Connection, boot: &str, now: Timestamp) -> rusqlite::Result<()> {
     let millis = now.millis() as i64;
     connection
         .prepare_cached(
@@ -195,34 +203,54 @@ pub fn prune(
              WHERE state = 'in_flight' AND boot != ?1",
         )?
         .execute(params![boot, millis + DOUBTED.as_millis() as i64])?;
-    connection
-        .prepare_cached("DELETE FROM replies WHERE state != 'in_flight' AND ends_at <= ?1")?
-        .execute([millis])?;
-    loop {
-        let (rows, bytes): (i64, i64) = connection
-            .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM replies")?
-            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let fits = rows as u64 <= config.max_rows && bytes as u64 <= config.max_bytes;
-        if fits || remove_oldest(connection)? == 0 {
-            return Ok(());
-        }
+    for state in ["answered", "in_doubt"] {
+        connection
+            .prepare_cached("DELETE FROM replies WHERE state = ?1 AND ends_at <= ?2")?
+            .execute(params![state, millis])?;
     }
+    Ok(())
 }
 
-/// Removes some of the oldest answers, where there are none some of the oldest doubts.
-fn remove_oldest(connection: &Connection) -> rusqlite::Result<usize> {
-    for state in ["answered", "in_doubt"] {
-        let removed = connection
-            .prepare_cached(
-                "DELETE FROM replies WHERE run IN
-                 (SELECT run FROM replies WHERE state = ?1 ORDER BY ends_at LIMIT 256)",
-            )?
-            .execute([state])?;
-        if removed > 0 {
-            return Ok(removed);
+/// Removes the oldest that have ended where rows or bytes are beyond the bounds; returns how many
+/// of both may come before that is to be looked at again.
+///
+/// What is in flight here stays: it is bounded by the calls that are served at once.
+pub fn make_room(connection: &Connection, config: Config) -> rusqlite::Result<(i64, i64)> {
+    let (max_rows, max_bytes) = (signed(config.max_rows), signed(config.max_bytes));
+    let (mut rows, mut bytes): (i64, i64) = connection
+        .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM replies")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if rows >= max_rows || bytes >= max_bytes {
+        let (most_rows, most_bytes) = (share(max_rows), share(max_bytes));
+        for (run, size) in ended(connection)? {
+            if rows <= most_rows && bytes <= most_bytes {
+                break;
+            }
+            remove(connection, &run)?;
+            rows -= 1;
+            bytes -= size;
         }
     }
-    Ok(0)
+    Ok((max_rows - rows, max_bytes - bytes))
+}
+
+/// Lists some that have ended, oldest first: answers, and doubts only after all of these.
+fn ended(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
+    connection
+        .prepare_cached(
+            "SELECT run, size FROM replies WHERE state != 'in_flight'
+             ORDER BY state = 'in_doubt', ends_at LIMIT 2000",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+fn share(bound: i64) -> i64 {
+    bound / 100 * LEFT_PERCENT
+}
+
+fn signed(bound: u64) -> i64 {
+    i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
 fn remove(connection: &Connection, run: &str) -> rusqlite::Result<usize> {

@@ -169,6 +169,32 @@ async fn the_record_is_bounded_and_what_is_in_flight_stays() {
 }
 
 #[tokio::test]
+async fn bytes_are_bounded_by_the_oldest_answers() {
+    let directory = TempDir::new().unwrap();
+    let config = Config {
+        max_rows: 1_000,
+        max_bytes: 400_000,
+    };
+    let store = open(&directory);
+    let replies = Replies::new(store.clone(), "boot-1", config);
+    for number in 0..100 {
+        let mut kept = answer("");
+        kept.body = Bytes::from(vec![b' '; 20_000]);
+        ticket(&replies, &format!("k{number}")).await.answered(kept);
+    }
+    let sum = "SELECT sum(size) FROM replies";
+    let bytes: i64 = store
+        .append(move |connection| connection.query_row(sum, [], |row| row.get(0)))
+        .await
+        .unwrap();
+    // One more may have been answered before anybody looked.
+    assert!((200_000..=430_000).contains(&bytes), "{bytes}");
+    let newest = replies.begin(name("k99"), payload()).await.unwrap();
+    assert!(matches!(newest, Found::Answered(_)), "{newest:?}");
+    ticket(&replies, "k0").await.undone();
+}
+
+#[tokio::test]
 async fn rows_end() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);
