@@ -20,7 +20,7 @@ use crate::task::{Id, State, Timestamp};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -31,9 +31,8 @@ pub const KEPT: Duration = Duration::from_secs(3_600);
 pub const MOST_OPEN: usize = 10_000;
 /// How long a commit is waited for; after that the call goes on, which is counted.
 const WAIT: Duration = Duration::from_millis(50);
-/// Every so many calls, and after so many bytes of replies, what has had its time goes.
+/// Every so many calls, what has had its time goes.
 const PRUNE_EVERY: u32 = 64;
-const PRUNE_AFTER: u64 = 16 << 20;
 
 /// How much is kept at most, of both sides together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +111,15 @@ pub struct Deferred {
     calls: Calls,
     places: Arc<Semaphore>,
     begun: Arc<AtomicU32>,
-    grown: Arc<AtomicU64>,
+    room: Arc<Room>,
+}
+
+/// What may come before rows and bytes are counted again; at first nothing, since nobody has
+/// counted yet.
+#[derive(Debug, Default)]
+struct Room {
+    rows: AtomicI64,
+    bytes: AtomicI64,
 }
 
 /// The calls that this process has open, or whose reply is on its way into the file.
@@ -144,7 +151,7 @@ impl Deferred {
             calls: Arc::default(),
             places: Arc::new(Semaphore::new(MOST_OPEN)),
             begun: Arc::default(),
-            grown: Arc::default(),
+            room: Arc::default(),
         }
     }
 
@@ -171,10 +178,10 @@ impl Deferred {
             row: row.clone(),
             place: Some(place),
         };
-        let prune = self.prunes(0);
+        let upkeep = self.upkeep(1, 0);
         let now = Timestamp::now();
         let begun = self.store.append(move |connection| {
-            prune.run(connection, now)?;
+            upkeep.run(connection, now)?;
             table::begin(connection, &row, now)
         });
         match tokio::time::timeout(WAIT, begun).await {
@@ -202,17 +209,20 @@ impl Deferred {
         })
     }
 
-    fn prunes(&self, bytes: usize) -> Prune {
+    /// Takes the room of what is about to be written.
+    fn upkeep(&self, rows: i64, bytes: usize) -> Upkeep {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
-        let grown = self.grown.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        let is_due = before.is_multiple_of(PRUNE_EVERY) || grown >= PRUNE_AFTER;
-        if is_due {
-            self.grown.store(0, Ordering::Relaxed);
-        }
-        Prune {
-            is_due,
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let room = &self.room;
+        let rows_left = room.rows.fetch_sub(rows, Ordering::Relaxed) - rows;
+        let bytes_left = room.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        Upkeep {
+            is_due: before.is_multiple_of(PRUNE_EVERY),
+            has_room: rows_left > 0 && bytes_left > 0,
+            coming: (rows, bytes),
             boot: self.boot.clone(),
             config: self.config,
+            room: room.clone(),
         }
     }
 
@@ -234,14 +244,14 @@ impl Entry {
         };
         let deferred = &self.deferred;
         let reply = Arc::new(reply);
-        let prune = deferred.prunes(table::size(&reply));
+        let upkeep = deferred.upkeep(0, table::size(&reply));
         let (row, kept, now) = (self.row.clone(), reply.clone(), Timestamp::now());
         let (calls, name, open) = (deferred.calls.clone(), self.name.clone(), self.open.clone());
         let (committed, heard) = oneshot::channel();
         let queued = deferred.store.submit(
             Urgency::Now,
             move |connection| {
-                prune.run(connection, now)?;
+                upkeep.run(connection, now)?;
                 table::answered(connection, &row, &kept, now)
             },
             move |written| {
@@ -295,19 +305,28 @@ fn forget(calls: &Calls, name: &Name, open: &Arc<Open>) {
     }
 }
 
-/// Removes what has had its time, if it is time for that.
-struct Prune {
+/// What is done for the table before something is written.
+struct Upkeep {
+    /// What has had its time goes.
     is_due: bool,
+    has_room: bool,
+    coming: (i64, i64),
     boot: Arc<str>,
     config: Config,
+    room: Arc<Room>,
 }
 
-impl Prune {
+impl Upkeep {
     fn run(&self, connection: &rusqlite::Connection, now: Timestamp) -> rusqlite::Result<()> {
-        match self.is_due {
-            true => table::prune(connection, &self.boot, now, self.config),
-            false => Ok(()),
+        if self.is_due {
+            table::prune(connection, now)?;
         }
+        if !self.has_room {
+            let left = table::make_room(connection, &self.boot, self.config, self.coming)?;
+            self.room.rows.store(left.0, Ordering::Relaxed);
+            self.room.bytes.store(left.1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 

@@ -29,6 +29,9 @@ pub const MIGRATION: &str = "
 
 /// No call is open for longer than a day; a row without a reply outlives its call by `KEPT`.
 const LONGEST: Duration = Duration::from_secs(25 * 3_600);
+/// Where there is too much, this share of the bounds is left, so that the rows are not counted
+/// again with the next call.
+const LEFT_PERCENT: i64 = 99;
 /// What a row takes beside its reply.
 const ROW_BYTES: usize = 512;
 
@@ -154,45 +157,57 @@ fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Known>> {
     })))
 }
 
-/// Removes what has had its time, and of the rest the oldest beyond the bounds: replies first,
-/// then what former processes have left. What is open here is bounded by its own number.
-pub fn prune(
-    connection: &Connection,
-    boot: &str,
-    now: Timestamp,
-    config: Config,
-) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("DELETE FROM deferred WHERE ends_at <= ?1")?
-        .execute([now.millis() as i64])?;
-    loop {
-        let (rows, bytes): (i64, i64) = connection
-            .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM deferred")?
-            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let fits = rows as u64 <= config.max_rows && bytes as u64 <= config.max_bytes;
-        if fits || remove_oldest(connection, boot)? == 0 {
-            return Ok(());
-        }
+/// Removes what has had its time.
+pub fn prune(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    for is_ended in [0, 1] {
+        connection
+            .prepare_cached("DELETE FROM deferred WHERE is_ended = ?1 AND ends_at <= ?2")?
+            .execute(params![is_ended, now.millis() as i64])?;
     }
+    Ok(())
 }
 
-fn remove_oldest(connection: &Connection, boot: &str) -> rusqlite::Result<usize> {
-    let ended = connection
-        .prepare_cached(
-            "DELETE FROM deferred WHERE rowid IN
-             (SELECT rowid FROM deferred WHERE is_ended = 1 ORDER BY ends_at LIMIT 16)",
-        )?
-        .execute([])?;
-    if ended > 0 {
-        return Ok(ended);
+/// Removes the oldest where rows or bytes are beyond the bounds with what is coming, replies before
+/// what former processes have left; returns how many of both may come before that is to be looked
+/// at again. What is open here stays: it is bounded by its own number.
+pub fn make_room(
+    connection: &Connection,
+    boot: &str,
+    config: Config,
+    (more_rows, more_bytes): (i64, i64),
+) -> rusqlite::Result<(i64, i64)> {
+    let signed = |bound: u64| i64::try_from(bound).unwrap_or(i64::MAX);
+    let (max_rows, max_bytes) = (signed(config.max_rows), signed(config.max_bytes));
+    let (rows, bytes): (i64, i64) = connection
+        .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM deferred")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut rows = rows.saturating_add(more_rows);
+    let mut bytes = bytes.saturating_add(more_bytes);
+    if rows >= max_rows || bytes >= max_bytes {
+        let share = |bound: i64| bound / 100 * LEFT_PERCENT;
+        for (row, size) in removable(connection, boot)? {
+            if rows <= share(max_rows) && bytes <= share(max_bytes) {
+                break;
+            }
+            connection
+                .prepare_cached("DELETE FROM deferred WHERE rowid = ?1")?
+                .execute([row])?;
+            rows -= 1;
+            bytes -= size;
+        }
     }
+    Ok((max_rows - rows, max_bytes - bytes))
+}
+
+/// Lists some that may go, oldest first: replies, then what former processes have left.
+fn removable(connection: &Connection, boot: &str) -> rusqlite::Result<Vec<(i64, i64)>> {
     connection
         .prepare_cached(
-            "DELETE FROM deferred WHERE rowid IN
-             (SELECT rowid FROM deferred WHERE is_ended = 0 AND boot != ?1
-              ORDER BY ends_at LIMIT 256)",
+            "SELECT rowid, size FROM deferred WHERE is_ended = 1 OR boot != ?1
+             ORDER BY is_ended DESC, ends_at LIMIT 2000",
         )?
-        .execute([boot])
+        .query_map([boot], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 /// Returns what a row with this reply takes.

@@ -7,7 +7,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use prometheus::IntGauge;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -17,8 +17,20 @@ use tokio::time::{Instant, Sleep};
 pub enum Body {
     /// All of it, in one piece.
     Whole(Option<Bytes>),
+    /// The same, with a mark once it is asked for.
+    Marked(Option<Bytes>, Asked),
     /// Passed on as it comes, nothing kept.
     Stream(Box<Stream>),
+}
+
+/// Whether a body was asked for; before, none of it can have gone out.
+#[derive(Debug, Clone, Default)]
+pub struct Asked(Arc<AtomicBool>);
+
+impl Asked {
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A streamed body ended in another way than by its end.
@@ -99,14 +111,26 @@ impl Body {
     pub fn again(&self) -> Option<Self> {
         match self {
             Body::Whole(bytes) => Some(Body::Whole(bytes.clone())),
+            Body::Marked(bytes, asked) => Some(Body::Marked(bytes.clone(), asked.clone())),
             Body::Stream(_) => None,
         }
+    }
+
+    /// Begins to watch whether it is asked for; nobody asks for no content, and a streamed body
+    /// shows its progress otherwise.
+    pub fn mark(&mut self) -> Option<Asked> {
+        let Body::Whole(bytes @ Some(_)) = self else {
+            return None;
+        };
+        let asked = Asked::default();
+        *self = Body::Marked(bytes.take(), asked.clone());
+        Some(asked)
     }
 
     /// Returns where a streamed body shows its progress.
     pub fn activity(&self) -> Option<Activity> {
         match self {
-            Body::Whole(_) => None,
+            Body::Whole(_) | Body::Marked(..) => None,
             Body::Stream(stream) => Some(stream.activity.clone()),
         }
     }
@@ -151,13 +175,17 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match self.get_mut() {
             Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Marked(bytes, asked) => {
+                asked.0.store(true, Ordering::Relaxed);
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+            }
             Body::Stream(stream) => stream.poll(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Body::Whole(bytes) => bytes.is_none(),
+            Body::Whole(bytes) | Body::Marked(bytes, _) => bytes.is_none(),
             // The end must be seen by `poll`, which gives the connection back.
             Body::Stream(stream) => stream.lease.is_none() && stream.incoming.is_end_stream(),
         }
@@ -165,7 +193,7 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Body::Whole(bytes) => {
+            Body::Whole(bytes) | Body::Marked(bytes, _) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
             Body::Stream(stream) => stream.incoming.size_hint(),

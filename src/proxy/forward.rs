@@ -64,6 +64,8 @@ pub enum Failed {
     Switched,
     #[error("no connection before the deadline")]
     LateToConnect,
+    #[error("the upstream took no request before the deadline")]
+    LateToBegin,
     #[error("no whole answer before the deadline")]
     Late,
 }
@@ -71,7 +73,10 @@ pub enum Failed {
 impl Failed {
     /// Says whether bytes of the request may have reached the upstream.
     fn may_have_executed(&self) -> bool {
-        !matches!(self, Failed::Unreachable(_) | Failed::LateToConnect)
+        !matches!(
+            self,
+            Failed::Unreachable(_) | Failed::LateToConnect | Failed::LateToBegin
+        )
     }
 
     /// Turns the failure into what the caller is told, and logs its causes once.
@@ -123,6 +128,12 @@ impl Failed {
                 "the attempt's time was up before a connection was open; nothing was sent"
                     .to_owned(),
             ),
+            Failed::LateToBegin => (
+                Problem::Timeout,
+                "the upstream let no further request begin on its connection within the attempt's \
+                 time; nothing was sent"
+                    .to_owned(),
+            ),
             Failed::Late => (
                 Problem::Timeout,
                 "the upstream did not answer within the attempt's time".to_owned(),
@@ -152,7 +163,7 @@ fn short_of_body(error: &Error) -> Option<Trouble> {
 /// An answer that takes longer than `STILL_OPEN` is said to be waited for.
 pub async fn exchange(
     upstream: &Arc<Upstream>,
-    (request, speaks): (Request<Body>, Speaks),
+    (mut request, speaks): (Request<Body>, Speaks),
     deadline: Deadline,
     max: usize,
     mut following: Following<'_>,
@@ -164,14 +175,24 @@ pub async fn exchange(
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
     let deadline = following.sending(asked.elapsed(), deadline);
+    // A stream over the peer's limit waits in the connection, and its body with it: no byte of
+    // that has gone out while it was not asked for.
+    let begun = match lease.is_shared() {
+        true => request.body_mut().mark(),
+        false => None,
+    };
     let mut answering = std::pin::pin!(answer(upstream, lease, request, max));
     let soon = deadline.instant().min(asked + STILL_OPEN);
-    if let Ok(answered) = tokio::time::timeout_at(soon, answering.as_mut()).await {
-        return answered;
+    let mut answered = tokio::time::timeout_at(soon, answering.as_mut()).await;
+    if answered.is_err() {
+        following.waiting();
+        answered = tokio::time::timeout_at(deadline.instant(), answering).await;
     }
-    following.waiting();
-    match tokio::time::timeout_at(deadline.instant(), answering).await {
+    let waited = begun.is_some_and(|begun| !begun.is_asked());
+    match answered {
+        Ok(Err(Failed::Reset(error))) if waited => Err(Failed::Unreachable(error)),
         Ok(answered) => answered,
+        Err(_elapsed) if waited => Err(Failed::LateToBegin),
         Err(_elapsed) => Err(Failed::Late),
     }
 }
@@ -267,7 +288,7 @@ async fn head(
 
 /// Copies a request that a shared connection may not take any more, if it is all in memory.
 fn again(lease: &Lease, request: &Request<Body>) -> Option<Request<Body>> {
-    let body = request.body().again().filter(|_| lease.may_be_refused())?;
+    let body = request.body().again().filter(|_| lease.is_shared())?;
     let mut copy = Request::new(body);
     copy.method_mut().clone_from(request.method());
     copy.uri_mut().clone_from(request.uri());

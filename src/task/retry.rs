@@ -126,6 +126,7 @@ mod tests {
     use super::Execution::{Done, Not, Unknown};
     use super::Next::{Elsewhere, Fallback, Nothing, SameInstance};
     use super::*;
+    use proptest::prelude::*;
 
     const EXECUTIONS: [Execution; 3] = [Not, Done, Unknown];
 
@@ -171,6 +172,98 @@ mod tests {
                 };
                 assert_eq!(refused.next(idempotent), Nothing);
             }
+        }
+    }
+
+    #[test]
+    fn attempts_end_with_the_retries_the_contract_allows() {
+        for max in 0..=2 {
+            let mut course = Course::new(true, max);
+            let mut attempts = 1;
+            while course.after(failed(Done)) == Elsewhere {
+                assert!(course.retry(true));
+                attempts += 1;
+            }
+            assert_eq!(attempts, max + 1);
+            assert!(!course.retry(true));
+            assert_eq!(course.after(failed(Done)), Fallback);
+        }
+    }
+
+    #[test]
+    fn an_instance_that_died_of_the_work_does_not_send_it_elsewhere() {
+        let mut course = Course::new(false, 2);
+        assert_eq!(course.after(failed(Unknown)), SameInstance);
+        assert!(course.is_in_doubt() && course.retry(false));
+        // Its port is closed now.
+        assert_eq!(course.after(failed(Not)), SameInstance);
+        assert!(course.retry(false));
+        assert_eq!(course.after(failed(Not)), Fallback);
+    }
+
+    #[test]
+    fn another_version_that_is_not_idempotent_gets_no_work_that_may_be_done() {
+        let mut course = Course::new(true, 2);
+        assert_eq!(course.after(failed(Done)), Elsewhere);
+        assert!(!course.retry(false));
+        assert!(course.retry(true));
+        let mut untouched = Course::new(true, 2);
+        assert_eq!(untouched.after(failed(Not)), Elsewhere);
+        assert!(untouched.retry(false));
+        assert_eq!(
+            untouched.after(failed(Done)),
+            Fallback,
+            "it counts from now on"
+        );
+    }
+
+    #[test]
+    fn who_could_be_sent_to_nobody_is_not_tried_again() {
+        assert_eq!(failed(Not).unsent(), Fallback);
+        let refused = Ended {
+            is_refusal: true,
+            ..failed(Not)
+        };
+        assert_eq!(refused.unsent(), Nothing);
+    }
+
+    fn failed(execution: Execution) -> Ended {
+        Ended {
+            state: State::FailedExecution,
+            is_refusal: false,
+            execution,
+        }
+    }
+
+    proptest! {
+        /// Whatever instances do, work that must not be done twice is done by one of them at most.
+        #[test]
+        fn work_is_never_done_twice_unless_it_may(
+            max in 0u32..=2,
+            idempotent in any::<bool>(),
+            fates in proptest::collection::vec(
+                (proptest::sample::select(&EXECUTIONS[..]), any::<bool>()), 8),
+        ) {
+            let mut course = Course::new(idempotent, max);
+            let (mut instance, mut reached, mut attempts) = (0, Vec::new(), 0);
+            for (execution, timed_out) in fates {
+                attempts += 1;
+                if execution != Not && !reached.contains(&instance) {
+                    reached.push(instance);
+                }
+                let state = match timed_out {
+                    true => State::Timeout,
+                    false => State::FailedExecution,
+                };
+                match course.after(Ended { state, ..failed(execution) }) {
+                    Elsewhere => instance += 1,
+                    SameInstance => {}
+                    Nothing | Fallback => break,
+                }
+                prop_assert!(course.retry(idempotent));
+            }
+            prop_assert!(attempts <= 1 + max);
+            prop_assert!(idempotent || reached.len() <= 1, "{:?}", reached);
         }
     }
 }

@@ -363,6 +363,30 @@ async fn a_failed_attempt_is_followed_by_another_after_the_acknowledgement() {
 }
 
 #[tokio::test]
+async fn what_may_have_begun_is_waited_for_and_not_begun_again() {
+    let once_more = |setup| contract(setup, 20_000, 1);
+    let mut road = Road::start_with(once_more, |caller| caller).await;
+    road.application.answer(ROUTE, slow());
+    let asked = Asked::of(&road.caller, "t-twice");
+    road.callee.process().signal(Signal::STOP);
+    let (request, collector, callee) = (asked.wrapped(), &road.collector, &mut road.callee);
+    let goes_on = async {
+        wait_until(WITHIN, "first attempt that timed out", async || {
+            let shown = collector.task("t-twice").await;
+            shown.is_some_and(|shown| shown.to_string().contains("\"timeout\""))
+        })
+        .await;
+        callee.process().signal(Signal::CONT);
+    };
+    let (reply, ()) = tokio::join!(Reply::to(request), goes_on);
+    let location = asked.accepted(&reply);
+    let reply = fetch(&road.caller, &location).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.body, fraud_output().to_string());
+    assert_eq!(road.application.calls(ROUTE), 1);
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_said_with_what_to_do() {
     let road = Road::start().await;
     let url = format!("{}/hermes/calls/no-such-call", road.caller.outbound_url());

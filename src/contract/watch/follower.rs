@@ -7,6 +7,7 @@
 use super::bodies::Named;
 use super::known::{self, Known};
 use super::members::{Members, Reading};
+use super::unserved::Unserved;
 use super::usage::Usage;
 use super::{
     Agent, Directory, LeftOut, MOST_AGENTS, NOT_PASSING, Offer, Refusal, Standing, UNUSED,
@@ -55,6 +56,7 @@ impl Directory {
             asked,
             looked,
             doubt: Mutex::default(),
+            unserved: Unserved::default(),
             name,
             id,
         });

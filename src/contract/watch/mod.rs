@@ -17,6 +17,7 @@ pub mod known;
 mod members;
 mod minors;
 mod survey;
+mod unserved;
 mod usage;
 
 pub use bodies::Refusal;
@@ -42,6 +43,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use unserved::Unserved;
 use usage::Usage;
 
 /// After this long without a call a watch is let go.
@@ -87,6 +89,7 @@ pub struct Agent {
     looked: watch::Receiver<u64>,
     /// What was wrong when the body was read anew; told once.
     doubt: Mutex<String>,
+    unserved: Unserved,
 }
 
 /// What is known of one contract at one moment.

@@ -150,7 +150,7 @@ pub fn kept_problem(response: &Response<Body>, state: State, failure: Failure) -
     let body = match response.body() {
         Body::Whole(bytes) => bytes.clone().unwrap_or_default(),
         // A problem is never streamed.
-        Body::Stream(_) => bytes::Bytes::new(),
+        Body::Marked(..) | Body::Stream(_) => bytes::Bytes::new(),
     };
     let content_type = |(name, _): &(String, String)| name == "content-type";
     Answer {

@@ -296,7 +296,7 @@ fn given(reply: &Reply) -> Response<Body> {
 fn kept(response: Response<Body>) -> Reply {
     let (head, body) = response.into_parts();
     let body = match body {
-        Body::Whole(bytes) => bytes.unwrap_or_default(),
+        Body::Whole(bytes) | Body::Marked(bytes, _) => bytes.unwrap_or_default(),
         // The reply of a call is never streamed.
         Body::Stream(_) => Bytes::new(),
     };

@@ -45,8 +45,9 @@ impl Lease {
         self.kept
     }
 
-    /// Says whether the peer may turn a request away unseen.
-    pub fn may_be_refused(&self) -> bool {
+    /// Says whether others use it too: then the peer may keep a request waiting, or turn it away
+    /// unseen.
+    pub fn is_shared(&self) -> bool {
         matches!(self.sender, Sender::Http2(_))
     }
 

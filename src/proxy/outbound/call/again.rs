@@ -62,7 +62,7 @@ impl Call {
         if way.checked != Some(plan.contract().digest()) {
             way.checked = Some(plan.contract().digest());
             if let Err(trouble) = self.check_input(&plan, &order.input).await {
-                let attempt = self.follow(&plan, order, last.end, State::Dispatched);
+                let attempt = self.follow(&plan, order, last.end, State::Pending);
                 return Some(self.unsent(attempt, trouble));
             }
         }
@@ -102,6 +102,8 @@ impl Call {
         };
         let view = self.callee.found.view();
         let chosen = self.outbound.choose(&view, &self.callee, &asking).ok()?;
-        Some(self.plan(&self.callee, chosen))
+        let mut plan = self.plan(&self.callee, chosen);
+        plan.awaits = next == Next::SameInstance;
+        Some(plan)
     }
 }

@@ -1,11 +1,12 @@
 //! One attempt: an instance is chosen, the request goes out, its end is queued for the record.
 
 use super::again::Way;
-use super::judge::Outcome;
+use super::judge::{Outcome, is_in_flight};
 use super::{Call, Order};
+use crate::backoff::Backoff;
 use crate::context::AgentName;
-use crate::contract::Contract;
 use crate::contract::watch::Offer;
+use crate::contract::{Compiled, Contract};
 use crate::identity::Digest;
 use crate::proxy::attempt::{Attempt, Following, deadline_at};
 use crate::proxy::body::Body;
@@ -19,13 +20,16 @@ use crate::proxy::respond::Trouble;
 use crate::proxy::upstream::Upstream;
 use crate::socket::Speaks;
 use crate::task::{Course, Deadline, Problem, Report, Reporter, State, Timestamp};
-use crate::telemetry::metrics::{AttemptKind, Side};
+use crate::telemetry::metrics::{self, AttemptKind, Side};
 use bytes::Bytes;
 use http::Request;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The shortest pause before an instance is asked again for what it is doing.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
 /// What was decided before an attempt goes out.
 pub struct Plan {
@@ -38,6 +42,11 @@ pub struct Plan {
     pub call_ends: Deadline,
     /// The callee has said that its application has the request.
     pub is_acknowledged: bool,
+    /// The contract of the agent that a fallback stands in for.
+    pub relied_on: Option<Arc<Compiled>>,
+    pub meters: Arc<metrics::Contract>,
+    /// The instance may be carrying the call out, so its answer is waited for.
+    pub awaits: bool,
     place: Place,
 }
 
@@ -76,8 +85,8 @@ impl Call {
         let contract = &chosen.offer.contract.contract;
         way.course = Course::new(contract.idempotent, contract.max_retries);
         way.original = Some(chosen.offer.contract.clone());
-        let fallbacks = self.time_of_fallbacks(contract);
-        self.clock.grant(Instant::now(), contract, fallbacks);
+        self.clock.grant(Instant::now(), contract);
+        self.foresee(contract);
         let plan = self.plan(&self.callee, chosen);
         attempt.note(|report| {
             report.agent_version = plan.contract().version.to_string();
@@ -121,6 +130,9 @@ impl Call {
             deadline: self.clock.attempt_ends(Instant::now(), contract),
             call_ends: self.clock.work_ends(Instant::now()),
             is_acknowledged: false,
+            relied_on: None,
+            meters: callee.found.meters().clone(),
+            awaits: false,
             offer,
             place,
         }
@@ -192,7 +204,8 @@ impl Call {
 
     /// Ends an attempt that was sent to nobody.
     pub(super) fn unsent(&mut self, attempt: Attempt, trouble: Trouble) -> Tried {
-        let outcome = Outcome::unsent(trouble, self.callee.agent.clone(), self.ids.attempt);
+        let agent = self.callee.agent.clone();
+        let outcome = Outcome::unsent(trouble, agent, self.ids.attempt);
         self.end(attempt, outcome)
     }
 
@@ -204,13 +217,11 @@ impl Call {
         order: &Order,
         kind: AttemptKind,
     ) -> Tried {
-        let meters = self.callee.found.meters();
-        meters.attempted(kind);
+        plan.meters.attempted(kind);
         let started = Instant::now();
         let answered = self.ask(&mut attempt, &mut plan, order).await;
         let timeout = plan.contract().constraints.timeout;
-        let meters = self.callee.found.meters();
-        meters.timeout_used(started.elapsed(), timeout);
+        plan.meters.timeout_used(started.elapsed(), timeout);
         let outcome = self.judge(&mut attempt, &plan, answered).await;
         let whole = plan.deadline >= Deadline::after(started, timeout);
         let told = outcome.of_instance(whole);
@@ -227,20 +238,16 @@ impl Call {
         }
     }
 
-    pub(super) async fn check_input(&mut self, plan: &Plan, body: &Bytes) -> Result<(), Trouble> {
-        self.check_body(
-            &plan.offer.contract.clone(),
-            plan.deadline,
-            Side::Input,
-            body,
-        )
-        .await
+    pub(super) async fn check_input(&mut self, plan: &Plan, input: &Bytes) -> Result<(), Trouble> {
+        let side = Side::Input;
+        self.check_body(plan, &plan.offer.contract, side, input)
+            .await
     }
 
     pub(super) async fn check_body(
         &mut self,
-        contract: &crate::contract::Compiled,
-        deadline: Deadline,
+        plan: &Plan,
+        contract: &Compiled,
         side: Side,
         body: &Bytes,
     ) -> Result<(), Trouble> {
@@ -249,15 +256,43 @@ impl Call {
             limits: &self.outbound.config.limits.body,
             side,
             mode: Mode::Strict,
-            deadline,
-            meters: self.callee.found.meters(),
+            deadline: plan.deadline,
+            meters: &plan.meters,
             metrics: &self.outbound.recorder.metrics,
         };
         check.run(body, &mut self.timing).await
     }
 
-    /// Sends the request and waits for the answer: the one place that does.
+    /// Asks until there is an answer: what an earlier attempt may have begun is waited for.
     async fn ask(
+        &mut self,
+        attempt: &mut Attempt,
+        plan: &mut Plan,
+        order: &Order,
+    ) -> Result<Answer, Trouble> {
+        let retry = self.outbound.config.retry;
+        let mut backoff = Backoff::new(retry.backoff, retry.max_backoff);
+        loop {
+            let answer = self.ask_once(attempt, plan, order).await?;
+            if !plan.awaits || !is_in_flight(&answer) {
+                return Ok(answer);
+            }
+            let wait = backoff.next_wait().max(SHORTEST_WAIT);
+            let now = Instant::now();
+            if !plan
+                .deadline
+                .leaves_time(now + wait, plan.contract().constraints.timeout)
+            {
+                let detail = "the instance was still carrying the call out when the attempt's \
+                              time was up";
+                return Err(Trouble::new(Problem::Timeout, detail).executed(true));
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Sends the request and waits for the answer: the one place that does.
+    async fn ask_once(
         &mut self,
         attempt: &mut Attempt,
         plan: &mut Plan,

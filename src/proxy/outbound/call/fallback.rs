@@ -1,29 +1,111 @@
 //! Other agents, where the one asked for failed and its contract names them.
+//!
+//! Naming a fallback says that it is safe whatever became of the work. It gets one attempt. Its
+//! answer is held against its own contract and against the one that the application relies on.
 
 use super::again::Way;
-use super::attempt::Tried;
+use super::attempt::{Plan, Tried};
 use super::{Call, Order};
-use crate::contract::Contract;
-use std::time::Duration;
+use crate::context::AgentName;
+use crate::contract::{Compiled, Contract, ContractId};
+use crate::proxy::outbound::choice::Asking;
+use crate::proxy::respond::Trouble;
+use crate::task::{Next, Problem, State};
+use crate::telemetry::metrics::AttemptKind;
+use std::sync::Arc;
+use tokio::time::Instant;
 
 impl Call {
-    /// Returns how much longer a call may take because of its fallbacks, as far as they are known.
-    pub(super) fn time_of_fallbacks(&self, contract: &Contract) -> Duration {
-        let known = contract.fallback.iter().filter_map(|id| {
-            let agent = self.outbound.directory.agent(id.as_str()).ok()?;
+    /// Adds the time that fallbacks may take, as far as they are known, and begins to follow the
+    /// others.
+    pub(super) fn foresee(&mut self, contract: &Contract) {
+        for id in &contract.fallback {
+            let Ok(agent) = self.outbound.directory.agent(id.as_str()) else {
+                continue;
+            };
             let view = agent.view();
-            let longest = view
-                .offers
-                .iter()
-                .map(|offer| super::time::attempt(&offer.contract.contract));
-            longest.max()
-        });
-        known.sum()
+            let contracts = view.offers.iter().map(|offer| &offer.contract.contract);
+            if let Some(longest) = contracts.max_by_key(|one| one.constraints.timeout) {
+                self.clock.add(longest);
+            }
+        }
     }
 
-    /// Tries the fallbacks of the contract, one attempt each; if all fail, the outcome is that of
-    /// the agent asked for.
-    pub(super) async fn fall_back(&mut self, _way: &Way, first: Tried, _order: &Order) -> Tried {
-        first
+    /// Tries the fallbacks in turn; if all fail, the outcome is that of the agent asked for.
+    pub(super) async fn fall_back(&mut self, way: &Way, mut own: Tried, order: &Order) -> Tried {
+        let Some(original) = self.original(way).await else {
+            return own;
+        };
+        let mut ended = own.outcome.end;
+        for id in &original.contract.fallback {
+            let plan = match self.stand_in(id, &original, order).await {
+                Ok(plan) => plan,
+                Err(trouble) => {
+                    let call_id = self.ids.call_id.as_str();
+                    let reason = trouble.failure().detail;
+                    tracing::warn!(call_id, fallback = %id, reason, "a fallback cannot be asked");
+                    continue;
+                }
+            };
+            let mut attempt = self.follow(&plan, order, ended, State::FallbackInvoked);
+            attempt.advance(State::Dispatched);
+            let tried = self.send(attempt, plan, order, AttemptKind::Fallback).await;
+            ended = tried.outcome.end;
+            if ended == State::Completed {
+                return tried;
+            }
+            // Reports are stored in their order.
+            own.record = tried.record;
+            if tried.outcome.ended().next(false) == Next::Nothing {
+                break;
+            }
+        }
+        own
+    }
+
+    /// Returns the contract that the application relies on, also where nobody serves it.
+    async fn original(&mut self, way: &Way) -> Option<Arc<Compiled>> {
+        if way.original.is_some() {
+            return way.original.clone();
+        }
+        let found = &self.callee.found;
+        let directory = &self.outbound.directory;
+        let original = directory
+            .published(found, self.clock.ends().instant())
+            .await?;
+        self.clock.grant(Instant::now(), &original.contract);
+        self.foresee(&original.contract);
+        Some(original)
+    }
+
+    /// Finds an instance of a fallback that takes the input and that there is time for.
+    async fn stand_in(
+        &mut self,
+        id: &ContractId,
+        original: &Arc<Compiled>,
+        order: &Order,
+    ) -> Result<Plan, Trouble> {
+        let name = AgentName {
+            id: id.to_string(),
+            version: None,
+        };
+        let ends = self.clock.ends();
+        let found = self.outbound.find(&name, ends.instant()).await?;
+        let asking = Asking::first(&self.fields, self.key);
+        let callee = self.outbound.callee(found, name, &asking);
+        let chosen = {
+            let view = callee.found.view();
+            self.outbound.choose(&view, &callee, &asking)?
+        };
+        self.clock.add(&chosen.offer.contract.contract);
+        let mut plan = self.plan(&callee, chosen);
+        plan.relied_on = Some(original.clone());
+        let timeout = plan.contract().constraints.timeout;
+        if !plan.deadline.leaves_time(Instant::now(), timeout) {
+            let detail = "the deadline left no time for it";
+            return Err(Trouble::new(Problem::BudgetExhausted, detail));
+        }
+        self.check_input(&plan, &order.input).await?;
+        Ok(plan)
     }
 }

@@ -13,7 +13,10 @@ use crate::proxy::respond::Trouble;
 use crate::task::{Ended, Execution, Failure, Problem, State};
 use crate::telemetry::metrics::Side;
 use http::header::RETRY_AFTER;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+/// The kind of an application's own refusal.
+const REFUSED: &str = "application_4xx";
 
 /// What an attempt gives to reply with.
 pub enum Given {
@@ -49,7 +52,7 @@ impl Outcome {
             failure: Some(trouble.failure()),
             executed: false,
             execution: Execution::Not,
-            is_refusal: trouble.problem.state().is_none(),
+            is_refusal: refuses(trouble.problem),
             was_sent: false,
             wait: None,
             agent,
@@ -59,6 +62,7 @@ impl Outcome {
         }
     }
 
+    /// Reads an attempt that got no answer, or none that can be used.
     fn of(trouble: Trouble, plan: &Plan, attempt: u32) -> Self {
         let execution = match (trouble.executed, trouble.problem) {
             (Some(false), _) => Execution::Not,
@@ -71,6 +75,7 @@ impl Outcome {
             executed: trouble.executed.unwrap_or(true),
             execution,
             was_sent: true,
+            degraded: plan.relied_on.is_some(),
             ..Self::unsent(trouble, plan.agent.clone(), attempt)
         }
     }
@@ -133,62 +138,90 @@ impl Call {
             .map_err(|trouble| trouble.executed(executed))?;
         if answer.status.is_success() {
             attempt.note(|report| report.output_digest = Some(digest.to_string()));
-            let contract = plan.offer.contract.clone();
-            self.check_body(&contract, plan.deadline, Side::Output, &answer.body)
-                .await
-                .map_err(|trouble| trouble.executed(executed))?;
-        }
-        let told = told_problem(&answer);
-        let (end, failure) = match &told {
-            Some((problem, failure)) => {
-                let end = problem.state().unwrap_or(State::FailedExecution);
-                (end, Some(failure.clone()))
+            for contract in [Some(&plan.offer.contract), plan.relied_on.as_ref()] {
+                let Some(contract) = contract else { continue };
+                self.check_body(plan, contract, Side::Output, &answer.body)
+                    .await
+                    .map_err(|trouble| trouble.executed(executed))?;
             }
+        }
+        let read = match told_problem(&answer) {
+            Some(told) => told,
             None => {
                 attempt.note(|report| report.output_digest = Some(digest.to_string()));
-                answer.verdict()
+                Read::of_application(&answer)
             }
         };
-        let is_refusal = match &told {
-            Some((problem, _)) => problem.state().is_none() && *problem != Problem::Misdirected,
-            None => failure
-                .as_ref()
-                .is_some_and(|one| one.kind == "application_4xx"),
-        };
         Ok(Outcome {
-            end,
-            failure,
+            end: read.end,
+            failure: read.failure,
+            is_refusal: read.is_refusal,
             executed,
             execution: match executed {
                 true => Execution::Done,
                 false => Execution::Not,
             },
-            is_refusal,
             was_sent: true,
-            wait: wait(&answer),
+            wait: wait(&answer, SystemTime::now()),
             agent: plan.agent.clone(),
             attempt: self.ids.attempt,
-            degraded: false,
+            degraded: plan.relied_on.is_some(),
             given: Given::Answer(answer, digest),
         })
     }
+}
+
+/// What a whole answer means.
+#[derive(Debug, PartialEq, Eq)]
+struct Read {
+    end: State,
+    failure: Option<Failure>,
+    is_refusal: bool,
+}
+
+impl Read {
+    /// Reads an answer that is the application's own.
+    fn of_application(answer: &Answer) -> Self {
+        let (end, failure) = answer.verdict();
+        let refused = |failure: &Failure| failure.kind == REFUSED;
+        Self {
+            is_refusal: failure.as_ref().is_some_and(refused),
+            end,
+            failure,
+        }
+    }
+}
+
+/// Says whether a callee is still at work on what was asked of it before.
+pub fn is_in_flight(answer: &Answer) -> bool {
+    let told = told_problem(answer);
+    let failure = told.and_then(|told| told.failure);
+    failure.is_some_and(|failure| failure.kind == Problem::InFlight.as_str())
 }
 
 fn stated_executed(answer: &Answer) -> Option<bool> {
     boolean(answer.headers.get(header::EXECUTED)?.as_bytes())
 }
 
-/// Reads how long a callee that says "not now" asks to be left alone.
-fn wait(answer: &Answer) -> Option<Duration> {
+/// Reads how long a callee that says "not now" asks to be left alone; a bad value says nothing.
+fn wait(answer: &Answer, now: SystemTime) -> Option<Duration> {
     if !matches!(answer.status.as_u16(), 429 | 503) {
         return None;
     }
-    let value = answer.headers.get(RETRY_AFTER)?.to_str().ok()?;
-    Some(Duration::from_secs(value.trim().parse().ok()?))
+    let mut values = answer.headers.get_all(RETRY_AFTER).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
+    let text = value.to_str().ok()?.trim();
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().ok().map(Duration::from_secs);
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    date.duration_since(now).ok()
 }
 
 /// Reads a problem that the callee's sidecar made itself.
-fn told_problem(answer: &Answer) -> Option<(Problem, Failure)> {
+fn told_problem(answer: &Answer) -> Option<Read> {
     #[derive(serde::Deserialize)]
     struct Told {
         r#type: String,
@@ -201,17 +234,161 @@ fn told_problem(answer: &Answer) -> Option<(Problem, Failure)> {
     let told: Told = serde_json::from_slice(&answer.body).ok()?;
     let kind = told.r#type.strip_prefix(Problem::TYPE)?;
     let problem = Problem::from_wire(kind, answer.status.as_u16())?;
-    // An application may relay a problem it was told itself; its own sidecar then states another
-    // end than the problem leaves.
     let stated = answer.headers.get(header::STATE);
     let stated = stated.and_then(|state| State::from_wire(state.to_str().ok()?));
-    if stated != problem.state() {
-        return None;
-    }
+    let is_of_record = matches!(
+        problem,
+        Problem::InFlight | Problem::InDoubt | Problem::IdempotencyMismatch
+    );
+    // An application may relay a problem it was told itself. Its own sidecar then states another
+    // end than the problem leaves, and says that the application was reached.
+    let is_told = match is_of_record {
+        true => !answer.headers.contains_key(header::EXECUTED),
+        false => stated == problem.state(),
+    };
+    let end = match problem.state() {
+        Some(end) => end,
+        // The record says how it ended, as far as it knows.
+        None if stated == Some(State::Timeout) => State::Timeout,
+        None => State::FailedExecution,
+    };
     let failure = Failure {
         kind: kind.to_owned(),
         title: told.title.chars().take(200).collect(),
         detail: told.detail.chars().take(500).collect(),
     };
-    Some((problem, failure))
+    is_told.then_some(Read {
+        end,
+        failure: Some(failure),
+        is_refusal: refuses(problem),
+    })
+}
+
+/// Says whether another instance would give the same problem.
+fn refuses(problem: Problem) -> bool {
+    let may_differ = matches!(
+        problem,
+        Problem::Misdirected | Problem::RequestTimeout | Problem::InDoubt
+    );
+    problem.state().is_none() && !may_differ
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
+    use serde_json::json;
+
+    fn answer(status: u16, headers: &[(&'static str, &str)], body: String) -> Answer {
+        let pair = |(name, value): &(&'static str, &str)| {
+            let name = HeaderName::from_static(name);
+            (name, HeaderValue::from_str(value).unwrap())
+        };
+        Answer {
+            version: Version::HTTP_11,
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: headers.iter().map(pair).collect::<HeaderMap>(),
+            body: body.into(),
+        }
+    }
+
+    fn told(problem: Problem, headers: &[(&'static str, &str)]) -> Option<Read> {
+        let kind = format!("{}{}", Problem::TYPE, problem.as_str());
+        let body = json!({"type": kind, "title": "t", "detail": "d"}).to_string();
+        let mut all = vec![("content-type", "application/problem+json")];
+        all.extend_from_slice(headers);
+        told_problem(&answer(problem.status(), &all, body))
+    }
+
+    #[test]
+    fn what_a_sidecar_tells_of_its_record() {
+        for (problem, state, end, is_refusal) in [
+            (Problem::InFlight, "executing", State::FailedExecution, true),
+            (Problem::InDoubt, "timeout", State::Timeout, false),
+            (Problem::InDoubt, "executing", State::FailedExecution, false),
+            (
+                Problem::IdempotencyMismatch,
+                "completed",
+                State::FailedExecution,
+                true,
+            ),
+        ] {
+            let read = told(problem, &[("hermes-state", state)]).unwrap();
+            assert_eq!(
+                (read.end, read.is_refusal),
+                (end, is_refusal),
+                "{problem:?}"
+            );
+            assert_eq!(read.failure.unwrap().kind, problem.as_str());
+            // An application that relays it was reached.
+            let relayed = [("hermes-state", state), ("hermes-executed", "?1")];
+            assert_eq!(told(problem, &relayed), None, "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn only_some_problems_end_a_call() {
+        for (problem, ends_it) in [
+            (Problem::Overloaded, false),
+            (Problem::Draining, false),
+            (Problem::UpstreamReset, false),
+            (Problem::Timeout, false),
+            (Problem::Misdirected, false),
+            (Problem::Forbidden, true),
+            (Problem::Loop, true),
+            (Problem::HeadersTooLarge, true),
+        ] {
+            let state = problem
+                .state()
+                .map(|state| ("hermes-state", state.as_str()));
+            let read = told(problem, state.as_slice()).unwrap();
+            assert_eq!(read.is_refusal, ends_it, "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn an_application_s_refusal_is_one_and_not_now_is_none() {
+        for (status, is_refusal) in [
+            (400, true),
+            (401, true),
+            (404, true),
+            (409, true),
+            (413, true),
+            (422, true),
+            (408, false),
+            (425, false),
+            (429, false),
+            (500, false),
+            (501, false),
+            (503, false),
+        ] {
+            let read = Read::of_application(&answer(status, &[], String::new()));
+            assert_eq!(read.is_refusal, is_refusal, "{status}");
+            assert_eq!(read.end, State::FailedExecution);
+        }
+    }
+
+    #[test]
+    fn how_long_a_callee_asks_to_be_left_alone() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let later = httpdate::fmt_http_date(now + Duration::from_secs(30));
+        let past = httpdate::fmt_http_date(now - Duration::from_secs(30));
+        for (status, value, seconds) in [
+            (503, "120", Some(120)),
+            (429, " 0", Some(0)),
+            (429, "31536000", Some(31_536_000)),
+            (503, "99999999999999999999999", None),
+            (503, "-5", None),
+            (503, "1.5", None),
+            (503, "soon", None),
+            (503, "", None),
+            (503, &*later, Some(30)),
+            (503, &*past, None),
+            (500, "120", None),
+        ] {
+            let answer = answer(status, &[("retry-after", value)], String::new());
+            let seconds = seconds.map(Duration::from_secs);
+            assert_eq!(wait(&answer, now), seconds, "{status} {value:?}");
+        }
+    }
 }

@@ -85,7 +85,7 @@ impl Call {
         fields.attempt = Some(1);
         let mut clock = Clock::new(began, fields.deadline, heritage.deadline);
         if later.is_some() {
-            clock.from_acknowledgement();
+            clock.await_acknowledgement();
         }
         Self {
             ids: Ids::settle(&mut fields),

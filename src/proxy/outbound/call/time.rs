@@ -1,50 +1,69 @@
 //! How long a call may take: one clock, which no attempt restarts.
+//!
+//! The time of a call that is answered later begins anew with its acknowledgement, once.
 
-use crate::contract::Contract;
+use crate::contract::{Contract, ContractId};
 use crate::proxy::later::ACKNOWLEDGED_WITHIN;
 use crate::task::{Deadline, GRACE};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The time of one call.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Clock {
     began: Instant,
-    /// What the call's own time counts from; none before a call that is answered later has been
-    /// acknowledged.
-    since: Option<Instant>,
     /// How long the caller would wait for its answer, if it says so.
     asked: Option<Duration>,
     /// What is left to the task that the call is part of.
     inherited: Option<Deadline>,
-    /// What the contracts allow, once they are known: counted from when the call was whole.
-    granted: Option<Deadline>,
-    /// The same as a length, for a call that is answered later.
-    whole: Option<Duration>,
+    granted: Option<Granted>,
+    /// What each fallback adds that is known.
+    fallbacks: Vec<(ContractId, Duration)>,
+    acknowledgement: Acknowledgement,
+}
+
+/// From when on the call's contract is known, and how long that one allows.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    from: Instant,
+    whole: Duration,
+    attempts: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Acknowledgement {
+    /// The reply itself is waited for.
+    NotAwaited,
+    Awaited,
+    At(Instant),
 }
 
 impl Clock {
     pub fn new(began: Instant, asked: Option<Duration>, inherited: Option<Deadline>) -> Self {
         Self {
             began,
-            since: Some(began),
             asked,
             inherited,
             granted: None,
-            whole: None,
+            fallbacks: Vec::new(),
+            acknowledgement: Acknowledgement::NotAwaited,
         }
     }
 
     /// Lets the call's own time begin with its acknowledgement.
-    pub fn from_acknowledgement(&mut self) {
-        self.since = None;
+    pub fn await_acknowledgement(&mut self) {
+        self.acknowledgement = Acknowledgement::Awaited;
     }
 
     /// Hears of an acknowledgement; the first one counts.
     pub fn acknowledged(&mut self, now: Instant) {
-        if self.since.is_none() {
-            self.since = Some(now);
-            self.granted = self.whole.map(|whole| Deadline::after(now, whole));
+        self.acknowledgement = self.once_acknowledged(now);
+    }
+
+    fn once_acknowledged(&self, now: Instant) -> Acknowledgement {
+        match self.acknowledgement {
+            Acknowledgement::Awaited => Acknowledgement::At(now),
+            other => other,
         }
     }
 
@@ -53,35 +72,63 @@ impl Clock {
         self.began
     }
 
-    /// Grants what a call of `contract` may take from `now` on, with all its attempts and those of
-    /// its fallbacks.
-    pub fn grant(&mut self, now: Instant, contract: &Contract, fallbacks: Duration) {
+    /// Grants what the attempts of a call of `contract` may take from `now` on; once.
+    pub fn grant(&mut self, now: Instant, contract: &Contract) {
         let attempts = 1 + contract.max_retries;
-        let whole = attempt(contract).saturating_mul(attempts);
-        let whole = whole.saturating_add(fallbacks);
-        self.whole = Some(whole);
-        let unacknowledged = match self.since {
-            Some(_) => Duration::ZERO,
-            // Each attempt may fail to be acknowledged, and is then followed by the next.
-            None => ACKNOWLEDGED_WITHIN * (attempts + contract.fallback.len() as u32),
-        };
-        self.granted = Some(Deadline::after(now, whole.saturating_add(unacknowledged)));
+        self.granted.get_or_insert(Granted {
+            from: now,
+            whole: attempt(contract).saturating_mul(attempts),
+            attempts,
+        });
+    }
+
+    /// Adds the time of a fallback; once each.
+    pub fn add(&mut self, fallback: &Contract) {
+        if !self
+            .fallbacks
+            .iter()
+            .any(|(known, _)| *known == fallback.id)
+        {
+            let more = (fallback.id.clone(), attempt(fallback));
+            self.fallbacks.push(more);
+        }
     }
 
     /// Returns when the call ends.
     pub fn ends(&self) -> Deadline {
-        let asked = self.since.zip(self.asked);
-        let asked = asked.map(|(since, asked)| Deadline::after(since, asked));
-        let ends = [asked.or(self.granted), self.inherited];
-        let ends = ends.into_iter().flatten().min();
-        ends.unwrap_or_else(|| Deadline::after(self.began, Duration::MAX))
+        self.ends_if(self.acknowledgement)
     }
 
     /// Returns when the call ends if the work at its agent begins now.
     pub fn work_ends(&self, now: Instant) -> Deadline {
-        let mut clock = *self;
-        clock.acknowledged(now);
-        clock.ends()
+        self.ends_if(self.once_acknowledged(now))
+    }
+
+    fn ends_if(&self, acknowledgement: Acknowledgement) -> Deadline {
+        let since = match acknowledgement {
+            Acknowledgement::NotAwaited => Some(self.began),
+            Acknowledgement::Awaited => None,
+            Acknowledgement::At(instant) => Some(instant),
+        };
+        let asked = self.asked.zip(since);
+        let asked = asked.map(|(asked, since)| Deadline::after(since, asked));
+        let granted = self.granted.map(|granted| {
+            let more: Duration = self.fallbacks.iter().map(|(_, more)| *more).sum();
+            let whole = granted.whole.saturating_add(more);
+            match acknowledgement {
+                Acknowledgement::NotAwaited => Deadline::after(granted.from, whole),
+                Acknowledgement::At(instant) => Deadline::after(instant, whole),
+                // Each attempt may fail to be acknowledged, and is then followed by the next.
+                Acknowledgement::Awaited => {
+                    let attempts = granted.attempts + self.fallbacks.len() as u32;
+                    let unacknowledged = ACKNOWLEDGED_WITHIN * attempts;
+                    Deadline::after(granted.from, whole.saturating_add(unacknowledged))
+                }
+            }
+        });
+        let ends = [asked.or(granted), self.inherited].into_iter().flatten();
+        let longest = || Deadline::after(self.began, Duration::MAX);
+        ends.min().unwrap_or_else(longest)
     }
 
     /// Returns when an attempt ends that begins now.
@@ -89,9 +136,64 @@ impl Clock {
         Deadline::after(now, attempt(contract)).earliest(self.work_ends(now))
     }
 }
-
 /// Returns how long a caller waits for one attempt: the contract's timeout, and the grace for a
 /// callee that answers at its very end.
 pub fn attempt(contract: &Contract) -> Duration {
     contract.constraints.timeout.saturating_add(GRACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn contract(id: &str, timeout_ms: u64) -> Contract {
+        let version = format!("{}.0", id.rsplit_once("-v").unwrap().1);
+        let body = json!({
+            "id": id, "version": version, "input_schema": {"type": "object"},
+            "output_schema": {"type": "object"}, "constraints": {"timeout_ms": timeout_ms},
+        });
+        Contract::from_slice(body.to_string().as_bytes()).unwrap()
+    }
+
+    fn left(clock: &Clock, now: Instant) -> u128 {
+        clock.ends().left(now).as_millis()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_has_the_time_of_its_attempts_and_fallbacks() {
+        let now = Instant::now();
+        let mut clock = Clock::new(now, None, None);
+        clock.grant(now, &contract("a-v1.0", 500));
+        assert_eq!(left(&clock, now), 3 * 700);
+        for _ in 0..2 {
+            clock.add(&contract("b-v1.0", 300));
+        }
+        assert_eq!(left(&clock, now), 3 * 700 + 500);
+        tokio::time::advance(Duration::from_millis(1_000)).await;
+        // Nobody restarts it.
+        let later = Instant::now();
+        clock.grant(later, &contract("a-v1.0", 500));
+        assert_eq!(left(&clock, later), 1_600);
+        let attempt = clock.attempt_ends(later, &contract("a-v1.0", 500));
+        assert_eq!(attempt.left(later).as_millis(), 700);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_caller_asks_for_counts_within_what_its_task_has_left() {
+        let now = Instant::now();
+        let task = Deadline::after(now, Duration::from_millis(900));
+        for (asked, inherited, expected) in [
+            (Some(400), None, 400),
+            (Some(5_000), None, 5_000),
+            (Some(5_000), Some(task), 900),
+            (None, Some(task), 900),
+        ] {
+            let mut clock = Clock::new(now, asked.map(Duration::from_millis), inherited);
+            clock.grant(now, &contract("a-v1.0", 500));
+            assert_eq!(left(&clock, now), expected);
+            let attempt = clock.attempt_ends(now, &contract("a-v1.0", 500));
+            assert_eq!(attempt.left(now).as_millis(), expected.min(700));
+        }
+    }
 }
