@@ -263,7 +263,11 @@ impl Entry {
         );
         let written = match queued {
             Ok(()) => tokio::time::timeout(WAIT, heard).await,
-            Err(refused) => Ok(Ok(Err(refused))),
+            Err(refused) => {
+                // Nobody will settle it; those who wait now hear the reply all the same.
+                forget(&deferred.calls, &self.name, &self.open);
+                Ok(Ok(Err(refused)))
+            }
         };
         match written {
             Ok(Ok(Ok(()))) => {}

@@ -219,8 +219,9 @@ pub struct Told {
 }
 
 fn in_doubt(task_id: Id, state: State, name: &Name) -> Told {
-    let detail = "the sidecar that made this call stopped before its end, and nobody can say what \
-                  came of it; its reports at the collector say how far it had come";
+    let detail = "the sidecar that made this call stopped before its end, or could not keep its \
+                  reply; what came of it is not known here, and its reports at the collector say \
+                  how far it had come";
     Told {
         trouble: Trouble::new(Problem::InDoubt, detail).stands(state),
         names: names(&task_id, name),
