@@ -180,7 +180,9 @@ async fn instances(State(house): State<Arc<House>>) -> Json<Value> {
         .iter()
         .map(|agent| {
             let view = agent.view();
+            let seen = (house.seen)(agent);
             let offers = view.offers.iter().map(|offer| {
+                let seen = seen.get(&offer.instance.id);
                 json!({
                     "id": &*offer.instance.id,
                     "address": offer.instance.authority(),
@@ -189,6 +191,8 @@ async fn instances(State(house): State<Arc<House>>) -> Json<Value> {
                     "tags": offer.instance.tags,
                     "version": offer.contract.contract.version.to_string(),
                     "digest": offer.contract.digest.to_string(),
+                    "in_flight": seen.map_or(&json!(0), |seen| &seen["in_flight"]),
+                    "ejected": seen.map(|seen| &seen["ejected"]),
                 })
             });
             let left_out = view.left_out.iter();

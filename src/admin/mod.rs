@@ -10,12 +10,13 @@ mod question;
 pub use api::{public, router};
 pub use question::Question;
 
-use crate::contract::watch::Directory;
+use crate::contract::watch::{Agent, Directory};
 use crate::identity::local::Local;
 use crate::spool::Spool;
 use crate::telemetry::metrics::{Admission, Sidecar};
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -57,6 +58,9 @@ pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 /// Explains where a task's calls go, or says why that cannot be told.
 pub type Explain = Box<dyn Fn(Question) -> Explaining + Send + Sync>;
 
+/// Tells what calls have told of a contract's instances, by their ids.
+pub type Seen = Box<dyn Fn(&Agent) -> HashMap<Arc<str>, Value> + Send + Sync>;
+
 /// An explanation under way.
 pub type Explaining = Pin<Box<dyn Future<Output = Result<Value, Refusal>> + Send>>;
 
@@ -81,6 +85,7 @@ pub struct House {
     pub states: Ask<Vec<Admission>>,
     pub contracts: Ask<Value>,
     pub explain: Explain,
+    pub seen: Seen,
     pub active: Ask<Value>,
     pub config: Ask<Value>,
     /// Reads the settings again: what came of it, or every fault.

@@ -8,10 +8,12 @@
 //!   that breaks what they promise is not written
 //! - two that are written at one moment are compared once more, and taken back if they break each
 //!   other
+//! - fallbacks that cannot stand in are told, and no reason to refuse
 //! - a neighbour that cannot be read leaves open whether a contract breaks its promises, so a
 //!   person has to repair it or say that it may
 
 mod body;
+mod fallbacks;
 mod index;
 mod neighbours;
 mod pointer;
@@ -19,6 +21,7 @@ mod shelf;
 mod signatures;
 
 pub use body::{Change, Publication, check_version, publish};
+pub use fallbacks::{Doubt, doubts};
 pub use index::{Team, follow};
 pub use neighbours::{Conflict, Neighbours};
 pub use pointer::{Pointed, Raise, current, point, raise};

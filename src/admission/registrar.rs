@@ -245,6 +245,9 @@ impl Registrar {
             Err(error) => return Err(self.troubled(&error, error.is_permanent())),
             Ok(()) => {}
         }
+        if !again {
+            self.tell_doubts().await;
+        }
         if let Err(error) = self.register().await {
             let denied = error.kind() == crate::consul::ErrorKind::Denied;
             return Err(self.troubled(&error, denied));
@@ -273,6 +276,20 @@ impl Registrar {
             self.doubt(&publication::Crowded { left_out });
         }
         Ok(())
+    }
+
+    /// Warns of fallbacks that cannot stand in for our contract.
+    async fn tell_doubts(&self) {
+        let contract = &self.ours.contract.contract;
+        for doubt in publication::doubts(&self.client, contract).await {
+            let (contract, fallback) = (contract.id.as_str(), doubt.fallback.as_str());
+            tracing::warn!(
+                contract,
+                fallback,
+                why = doubt.why,
+                "a fallback may be of no use"
+            );
+        }
     }
 
     async fn index(&self, insists: bool) -> Result<(), publication::Error> {

@@ -145,7 +145,7 @@ impl Builder {
         let commands = self.administer(
             (sockets.admin, sockets.public),
             directory.clone(),
-            explain::explain(outbound),
+            outbound,
             readiness.clone(),
             reload.clone(),
         );
@@ -390,7 +390,7 @@ impl Builder {
         &mut self,
         (socket, public): (Listener, Option<Listener>),
         directory: Arc<Directory>,
-        explain: admin::Explain,
+        outbound: Arc<Outbound>,
         readiness: Arc<Readiness>,
         reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
@@ -408,7 +408,8 @@ impl Builder {
             outbound_ready: Box::new(move || outbound_ready.outbound()),
             states: Box::new(move || states.states()),
             contracts: Box::new(move || contracts.contracts()),
-            explain,
+            explain: explain::explain(outbound.clone()),
+            seen: explain::seen(outbound),
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
             config: Box::new(move || in_force.in_force()),
             reload: Box::new(move || {

@@ -12,6 +12,7 @@ use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
 use crate::reply;
 use crate::reporter;
+use crate::route::EjectionConfig;
 use crate::socket::{self, Address};
 use crate::spool;
 use crate::store::{Schema, Store};
@@ -242,6 +243,16 @@ pub fn inbound(
     })
 }
 
+fn ejection(settings: &config::Ejection) -> EjectionConfig {
+    EjectionConfig {
+        consecutive: settings.consecutive,
+        success_rate: settings.success_rate,
+        base: settings.base,
+        max: settings.max,
+        max_percent: settings.max_percent,
+    }
+}
+
 fn retry(settings: &config::Retry) -> outbound::Retry {
     outbound::Retry {
         budget: outbound::budget::Config {
@@ -262,6 +273,7 @@ pub fn outbound(settings: &Settings, own_address: Address, boot: &str) -> outbou
         limits: intake(&settings.limits),
         retry: retry(&settings.retry),
         pseudonym: pseudonym("out", &settings.application.name, boot),
+        ejection: ejection(&settings.ejection),
     }
 }
 

@@ -1,6 +1,6 @@
-//! The admin listener's question of a choice, put to the listener that makes it.
+//! The admin listener's questions of choices, put to the listener that makes them.
 
-use crate::admin::{Explain, Question, Refusal};
+use crate::admin::{Explain, Question, Refusal, Seen};
 use crate::proxy::outbound::{self, Outbound};
 use std::sync::Arc;
 
@@ -18,6 +18,19 @@ pub fn explain(outbound: Arc<Outbound>) -> Explain {
             // Texts and numbers alone: writing them cannot fail.
             Ok(serde_json::to_value(explanation).unwrap_or_default())
         })
+    })
+}
+
+/// Tells what `outbound` knows of instances from its calls.
+pub fn seen(outbound: Arc<Outbound>) -> Seen {
+    Box::new(move |agent| {
+        let seen = outbound.seen(agent).into_iter();
+        // Texts and numbers alone: writing them cannot fail.
+        let shown = seen.map(|seen| {
+            let shown = serde_json::to_value(&seen).unwrap_or_default();
+            (seen.instance, shown)
+        });
+        shown.collect()
     })
 }
 

@@ -7,12 +7,17 @@
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
 //! - whoever shows a certificate reports for the application it names, and for no other
-//! - as the callee it reports only of contracts that this application serves
+//! - as the callee it reports only of contracts that this application serves, and is heard only
+//!   where the caller meant it
 //! - elsewhere: who sends reports (`reporter`), the words of a task (`task`)
 
 mod api;
 mod attempt;
 mod board;
+mod book;
+mod chain;
+mod claims;
+mod compare;
 mod ingest;
 mod list;
 mod retention;
@@ -20,6 +25,7 @@ mod sqlite;
 mod step;
 mod verdict;
 mod view;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -29,10 +35,11 @@ use crate::contract::trust::Trust;
 use crate::identity::Secret;
 use crate::lifecycle::{Observer, Phase};
 use crate::socket::{self, Listener, Routes, ServerTls};
-use crate::store::{OpenError, Opened, Store, StoreError};
+use crate::store::{OpenError, Opened, Store};
 use crate::telemetry::metrics;
 use board::Board;
-use sqlite::Book;
+use book::Book;
+pub use book::BookError;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -143,6 +150,7 @@ impl Collector {
         let forgetting = async {
             tokio::select! {
                 () = retention::run(&self.desk) => {}
+                () = watchdog::run(&self.desk.book) => {}
                 () = lifecycle.reached(Phase::Stopping) => {}
             }
         };
@@ -152,7 +160,7 @@ impl Collector {
     }
 
     /// Commits what is queued and closes the database.
-    pub async fn close(&self) -> Result<(), StoreError> {
+    pub async fn close(&self) -> Result<(), BookError> {
         self.desk.book.close().await
     }
 }

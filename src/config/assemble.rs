@@ -45,6 +45,7 @@ pub(super) fn settings(
         consul: self::consul(reader, consul),
         trust: trust(reader),
         tls: secure::tls(reader),
+        ejection: ejection(reader),
         spool: spool(reader, source, &application.name, roles),
         log: log(reader),
         collector: collector(reader, source, &application.name, roles),
@@ -161,6 +162,16 @@ pub(super) fn consul(reader: &mut Reader, variables: ConsulVariables) -> Consul 
         http_check: checks.iter().any(|check| check == "http"),
         watches: reader.count("consul.watches"),
         tls: variables.tls,
+    }
+}
+
+fn ejection(reader: &mut Reader) -> Ejection {
+    Ejection {
+        consecutive: reader.count("ejection.consecutive"),
+        success_rate: reader.ratio("ejection.success_rate"),
+        base: reader.length("ejection.base"),
+        max: reader.length("ejection.max"),
+        max_percent: reader.count("ejection.max_percent"),
     }
 }
 

@@ -113,7 +113,6 @@ const DAY: u64 = 24 * HOUR;
 const MIB: u64 = 1 << 20;
 
 const CONNECT: &str = "certificates from Consul Connect are not built into this version";
-const EJECTION: &str = "ejection is not built into this version";
 const SESSIONS: &str = "sessions are not built into this version";
 const LEDGER: &str = "the delivery ledger is not built into this version";
 const REFUSE: &str = "refusing calls that cannot be recorded is not built into this version";
@@ -203,11 +202,11 @@ pub static KEYS: &[Key] = &[
     key("retry.backoff", Kind::Length(1, HOUR), r#""25ms""#, "wait before the first retry"),
     key("retry.max_backoff", Kind::Length(1, HOUR), r#""250ms""#, "longest wait before a retry"),
 
-    key("ejection.consecutive", Kind::Count(1, 1000), "5", "failures in a row that eject an instance").later(EJECTION),
-    key("ejection.success_rate", Kind::Ratio, "0.5", "success rate below which an instance is ejected").later(EJECTION),
-    key("ejection.base", Kind::Length(1, DAY), r#""5s""#, "first time out").later(EJECTION),
-    key("ejection.max", Kind::Length(1, DAY), r#""60s""#, "longest time out").later(EJECTION),
-    key("ejection.max_percent", Kind::Count(0, 100), "50", "most instances out at once").later(EJECTION),
+    key("ejection.consecutive", Kind::Count(1, 1000), "5", "failures in a row that eject an instance"),
+    key("ejection.success_rate", Kind::Ratio, "0.5", "success rate, 0 to 1, below which an instance is ejected"),
+    key("ejection.base", Kind::Length(1, DAY), r#""5s""#, "first time out; it doubles with each further one, up to ejection.max"),
+    key("ejection.max", Kind::Length(1, DAY), r#""60s""#, "longest time out"),
+    key("ejection.max_percent", Kind::Count(0, 100), "50", "most instances out at once, in per cent; where more would be, none is"),
 
     key("spool.path", Kind::File, r#""""#, "database of what is owed; empty: spool.db in the state directory"),
     key("spool.state_path", Kind::File, r#""""#, "database of what is remembered; empty: state.db in the state directory"),

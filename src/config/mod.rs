@@ -37,8 +37,8 @@ pub use registry::Registry;
 pub use schema::schema;
 pub use settings::{
     Admin, Application, Collector, Consul, ConsulTls, ContractOrigin, ContractSource, Durability,
-    Inbound, Limits, Log, LogFormat, Method, Outbound, Protocol, Retry, Settings, Spool, Style,
-    Validate,
+    Ejection, Inbound, Limits, Log, LogFormat, Method, Outbound, Protocol, Retry, Settings, Spool,
+    Style, Validate,
 };
 
 use std::collections::BTreeSet;

@@ -149,6 +149,13 @@ impl Reader {
         })
     }
 
+    pub fn ratio(&mut self, path: &str) -> f64 {
+        self.take(path, 0.0, |value| match value {
+            Value::Ratio(ratio) => Some(ratio),
+            _ => None,
+        })
+    }
+
     pub fn texts(&mut self, path: &str) -> Vec<String> {
         self.take(path, Vec::new(), |value| match value {
             Value::Texts(texts) => Some(texts),

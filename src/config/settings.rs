@@ -29,6 +29,7 @@ pub struct Settings {
     pub trust: trust::Config,
     /// `None`: peers speak plain HTTP and are not authenticated.
     pub tls: Option<tls::Config>,
+    pub ejection: Ejection,
     pub spool: Spool,
     pub log: Log,
     pub collector: Collector,
@@ -234,6 +235,16 @@ impl Default for ConsulTls {
             verify: true,
         }
     }
+}
+
+/// When an instance is left out for a while.
+#[derive(Debug, Clone)]
+pub struct Ejection {
+    pub consecutive: u32,
+    pub success_rate: f64,
+    pub base: Duration,
+    pub max: Duration,
+    pub max_percent: u32,
 }
 
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ mod place;
 mod render;
 mod rules;
 mod sarif;
+mod stand_in;
 
 use std::collections::HashMap;
 
@@ -65,8 +66,10 @@ pub fn lint(files: &[(String, Vec<u8>)], profile: Profile) -> Vec<Finding> {
         .flat_map(|(name, body)| Report::all_of(name, body, profile))
         .collect();
     let circles = circles(&reports);
-    for (report, circle) in reports.iter_mut().zip(circles) {
+    let stand_ins = stand_in::stand_ins(&reports);
+    for ((report, circle), doubts) in reports.iter_mut().zip(circles).zip(stand_ins) {
         report.errors(circle);
+        report.warnings(doubts);
     }
     let mut findings: Vec<_> = reports
         .into_iter()

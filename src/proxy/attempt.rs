@@ -269,24 +269,39 @@ fn log(report: &Report, took: Duration) {
 }
 
 #[cfg(test)]
+impl Recorder {
+    /// Opens one for a test, with its spool at `path`.
+    pub async fn sample(path: &std::path::Path) -> Arc<Self> {
+        let metrics = Arc::new(Sidecar::new("test"));
+        let config = crate::spool::Config {
+            path: path.to_owned(),
+            mode: crate::spool::Mode::Process,
+            max_bytes: 1 << 30,
+        };
+        let (spool, _) = Spool::open(config, metrics.clone()).await.unwrap();
+        Arc::new(Self { spool, metrics })
+    }
+}
+
+#[cfg(test)]
+impl Attempt {
+    /// Begins one for a test, with its spool at `path`.
+    pub async fn sample(path: &std::path::Path) -> Self {
+        let report = Box::new(Report::sample("call-1"));
+        let recorder = Recorder::sample(path).await;
+        Self::begin(recorder, Arc::default(), report, Instant::now())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool;
 
     #[tokio::test]
     async fn an_attempts_history_begins_with_its_request() {
         let directory = tempfile::tempdir().unwrap();
-        let metrics = Arc::new(Sidecar::new("test"));
-        let config = spool::Config {
-            path: directory.path().join("spool.db"),
-            mode: spool::Mode::Process,
-            max_bytes: 1 << 30,
-        };
-        let (spool, _) = Spool::open(config, metrics.clone()).await.unwrap();
-        let recorder = Arc::new(Recorder {
-            spool: spool.clone(),
-            metrics,
-        });
+        let recorder = Recorder::sample(&directory.path().join("spool.db")).await;
+        let spool = recorder.spool.clone();
         // The body took its time, or the first use of a contract did.
         let began = Instant::now() - Duration::from_secs(2);
         let mut attempt = Attempt::begin(

@@ -345,6 +345,11 @@ fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::attempt::Attempt;
+    use crate::socket::{Endpoint, Place};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_util::task::TaskTracker;
 
     #[test]
     fn a_status_without_content_brings_none() {
@@ -353,5 +358,62 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             assert_eq!(content(status, body.clone()).len(), kept, "{status}");
         }
+    }
+
+    /// Answers the first request, allows no further one, and returns how many came.
+    async fn one_stream(listener: TcpListener) -> usize {
+        /// MAX_CONCURRENT_STREAMS: 0.
+        const NO_MORE: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
+        /// `:status: 200`, and the end of the first stream.
+        const ANSWER: &[u8] = &[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88];
+        const HEADERS: u8 = 1;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        stream.write_all(NO_MORE).await.unwrap();
+        let (mut requests, mut head) = (0, [0; 9]);
+        while stream.read_exact(&mut head).await.is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            stream.read_exact(&mut payload).await.unwrap();
+            if head[3] == HEADERS {
+                requests += 1;
+                stream.write_all(ANSWER).await.unwrap();
+            }
+        }
+        requests
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_its_stream_was_not_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = Place::Tcp(listener.local_addr().unwrap().to_string());
+        let connections = TaskTracker::new();
+        let (tell, requests) = tokio::sync::oneshot::channel();
+        connections.spawn(async move { tell.send(one_stream(listener).await) });
+        let endpoint = Endpoint { place, tls: None };
+        let upstream = Upstream::new(endpoint, Duration::from_secs(60), connections.clone());
+        let directory = tempfile::tempdir().unwrap();
+        let mut attempt = Attempt::sample(&directory.path().join("spool.db")).await;
+        let mut ask = async |time: Duration| {
+            let request = Request::new(Body::whole(Bytes::from_static(b"{}")));
+            let following = Following {
+                attempt: &mut attempt,
+                executes: false,
+            };
+            let deadline = Deadline::after(Instant::now(), time);
+            let request = (request, Speaks::Http2);
+            exchange(&upstream, request, deadline, 100, following).await
+        };
+        let answered = ask(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(answered.status, 200);
+        let waits = ask(Duration::from_millis(300)).await.unwrap_err();
+        assert!(matches!(waits, Failed::LateToBegin), "{waits:?}");
+        let trouble = waits.into_trouble("peer");
+        assert_eq!(
+            (trouble.problem, trouble.executed),
+            (Problem::Timeout, Some(false))
+        );
+        drop(upstream);
+        assert_eq!(requests.await.unwrap(), 1);
     }
 }

@@ -6,7 +6,9 @@
 //! again or out for longer.
 //!
 //! - only what speaks against the instance counts: whoever records decides what a failure is
-//! - never more than `max_percent` of the instances are out; where more would be, none is
+//! - where more than `max_percent` of the instances would be out, the fault is likely elsewhere:
+//!   then nobody is left out, and whoever serves is in again
+//! - no call is sent out of its way for a trial; who is missed by no call is in again after a while
 //! - time is an argument; elsewhere: which instances there are, and who asks (`proxy`)
 
 use std::collections::HashMap;
@@ -14,12 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+#[cfg(test)]
+mod tests;
+
 /// The success rate is that of at most the last two spans.
 const SPAN: Duration = Duration::from_secs(5);
 /// Fewer calls say nothing about a rate.
 const FEWEST: u32 = 20;
-/// A trial that never ended no longer keeps the next one back.
-const TRIAL: Duration = Duration::from_secs(30);
 
 /// When to eject and for how long.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,11 +39,13 @@ pub struct Config {
 }
 
 /// Why an instance was ejected; also a metric label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
+    #[error("its calls failed one after the other")]
     Consecutive,
+    #[error("too few of its calls succeeded")]
     SuccessRate,
-    /// The trial after an ejection failed.
+    #[error("the trial after its last ejection failed")]
     Trial,
 }
 
@@ -66,6 +71,23 @@ pub enum Standing {
     Trial,
 }
 
+/// One call to an instance, as far as its end matters here.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    pub began: Instant,
+    /// It took the instance's trial.
+    pub is_trial: bool,
+}
+
+/// An ejection that still holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ejection {
+    pub since: Instant,
+    /// From then on a trial may let it in.
+    pub until: Instant,
+    pub reason: Reason,
+}
+
 /// The instances of one contract, as far as they have failed.
 #[derive(Debug)]
 pub struct Ejector {
@@ -83,8 +105,8 @@ struct Record {
     span_began: Option<Instant>,
     /// How often it was ejected without a rest since.
     times: u32,
-    out_until: Option<Instant>,
-    trial_began: Option<Instant>,
+    out: Option<Ejection>,
+    is_on_trial: bool,
     /// When it was last let in again.
     back_since: Option<Instant>,
 }
@@ -103,116 +125,148 @@ impl Ejector {
         }
     }
 
-    /// Says how an instance stands.
+    /// Says how an instance stands, whatever the others' standing.
     pub fn standing(&self, id: &str, now: Instant) -> Standing {
         match self.records.get(id) {
-            Some(record) => record.standing(now),
+            Some(record) => record.standing(self.config.max, now),
             None => Standing::In,
         }
     }
 
+    /// Returns the ejection of an instance that is not in.
+    pub fn ejection(&self, id: &str, now: Instant) -> Option<Ejection> {
+        let record = self.records.get(id)?;
+        record.out.filter(|_| record.is_out(self.config.max, now))
+    }
+
     /// Says whether nobody has to be asked about: the usual case, for the path of every call.
     pub fn is_idle(&self) -> bool {
-        self.records
-            .values()
-            .all(|record| record.out_until.is_none())
+        self.records.values().all(|record| record.out.is_none())
+    }
+
+    /// Returns how many are not in.
+    pub fn out(&self, now: Instant) -> usize {
+        let is_out = |record: &&Record| record.is_out(self.config.max, now);
+        self.records.values().filter(is_out).count()
+    }
+
+    /// Says whether so many of `all` are not in that this counts for nothing.
+    pub fn is_overruled(&self, all: usize, now: Instant) -> bool {
+        self.out(now) * 100 > all * self.config.max_percent as usize
     }
 
     /// Takes the trial of an instance, if it is due: until it ends, nobody else gets one.
     pub fn take_trial(&mut self, id: &str, now: Instant) -> bool {
+        let max = self.config.max;
         match self.records.get_mut(id) {
-            Some(record) if record.standing(now) == Standing::Trial => {
-                record.trial_began = Some(now);
+            Some(record) if record.standing(max, now) == Standing::Trial => {
+                record.is_on_trial = true;
                 true
             }
             _ => false,
         }
     }
 
-    /// Counts a call that the instance served; what it answered is the caller's matter.
-    pub fn succeeded(&mut self, id: &str, now: Instant) {
+    /// Counts a call that the instance served; what it answered is the caller's matter. Says
+    /// whether the instance is in again by it.
+    pub fn succeeded(&mut self, id: &str, call: Call, now: Instant) -> bool {
+        let max = self.config.max;
         let Some(record) = self.records.get_mut(id) else {
-            return;
+            return false;
         };
+        record.lapse(max, now);
         record.count(now, false);
         record.failures_in_a_row = 0;
-        if record.trial_began.take().is_some() && record.out_until.take().is_some() {
-            record.back_since = Some(now);
-            record.spans = Default::default();
+        if call.is_trial {
+            record.is_on_trial = false;
+        }
+        // What began before the ejection tells of a time that is over.
+        let is_back = match record.out {
+            Some(out) => call.is_trial || call.began >= out.since,
+            None => false,
+        };
+        if is_back {
+            record.comes_back(now);
         }
         let rested = record
             .back_since
-            .is_none_or(|since| now.saturating_duration_since(since) >= self.config.max);
+            .is_none_or(|since| now.saturating_duration_since(since) >= max);
         if rested {
             record.times = 0;
         }
         if record.is_clean(now) {
             self.records.remove(id);
         }
+        is_back
     }
 
-    /// Counts a call that speaks against the instance, one of `all` there are; says why it is
-    /// ejected, if it is.
-    pub fn failed(&mut self, id: &Arc<str>, all: usize, now: Instant) -> Option<Reason> {
-        let may_eject = self.may_eject(id, all);
+    /// Counts a call that speaks against the instance; says that it is ejected, if it is.
+    pub fn failed(&mut self, id: &Arc<str>, call: Call, now: Instant) -> Option<Ejection> {
         let config = &self.config;
         let record = self.records.entry(id.clone()).or_default();
+        record.lapse(config.max, now);
         record.count(now, true);
         record.failures_in_a_row = record.failures_in_a_row.saturating_add(1);
-        let was_trial = record.trial_began.take().is_some();
-        if record.out_until.is_some() && !was_trial {
+        let was_trial = call.is_trial && std::mem::take(&mut record.is_on_trial);
+        if record.out.is_some() && !was_trial {
             // Calls that began before the ejection end after it; they say nothing new.
             return None;
         }
         let reason = record.reason(config, was_trial)?;
-        if !may_eject {
-            return None;
-        }
         let doubled = config.base.saturating_mul(1u32 << record.times.min(20));
+        let ejection = Ejection {
+            since: now,
+            until: now + doubled.min(config.max),
+            reason,
+        };
         record.times = record.times.saturating_add(1);
-        record.out_until = Some(now + doubled.min(config.max));
+        record.out = Some(ejection);
         record.spans = Default::default();
         record.failures_in_a_row = 0;
-        Some(reason)
+        Some(ejection)
     }
 
-    /// Gives back a trial that came to nothing: the call was not made.
+    /// Gives back a trial that came to nothing: the call said nothing about the instance.
     pub fn untried(&mut self, id: &str) {
         if let Some(record) = self.records.get_mut(id) {
-            record.trial_began = None;
+            record.is_on_trial = false;
         }
-    }
-
-    /// Says whether so many are out of `all` that being out counts for nothing.
-    pub fn is_overruled(&self, out: usize, all: usize) -> bool {
-        out * 100 > all * self.config.max_percent as usize
     }
 
     /// Forgets instances that are no more.
     pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.records.retain(|id, _| is_there(id));
     }
-
-    fn may_eject(&self, id: &str, all: usize) -> bool {
-        let is_out =
-            |(other, record): &(&Arc<str>, &Record)| &***other != id && record.out_until.is_some();
-        let others = self.records.iter().filter(is_out).count();
-        !self.is_overruled(others + 1, all)
-    }
 }
 
 impl Record {
-    fn standing(&self, now: Instant) -> Standing {
-        let Some(until) = self.out_until else {
-            return Standing::In;
-        };
-        let trying = self
-            .trial_began
-            .is_some_and(|began| now.saturating_duration_since(began) < TRIAL);
-        match now >= until && !trying {
-            true => Standing::Trial,
-            false => Standing::Out,
+    fn standing(&self, max: Duration, now: Instant) -> Standing {
+        match self.out {
+            Some(_) if !self.is_out(max, now) => Standing::In,
+            Some(out) if now >= out.until && !self.is_on_trial => Standing::Trial,
+            Some(_) => Standing::Out,
+            None => Standing::In,
         }
+    }
+
+    /// An ejection ends by itself once its trial has been due for `max`: no call prefers the
+    /// instance, and it would count against the others for ever.
+    fn is_out(&self, max: Duration, now: Instant) -> bool {
+        let held = |out: Ejection| self.is_on_trial || now < out.until + max;
+        self.out.is_some_and(held)
+    }
+
+    fn lapse(&mut self, max: Duration, now: Instant) {
+        if self.out.is_some() && !self.is_out(max, now) {
+            self.comes_back(now);
+        }
+    }
+
+    fn comes_back(&mut self, now: Instant) {
+        self.out = None;
+        self.back_since = Some(now);
+        self.spans = Default::default();
+        self.failures_in_a_row = 0;
     }
 
     fn count(&mut self, now: Instant, failed: bool) {
@@ -250,171 +304,6 @@ impl Record {
         let began = self.span_began.unwrap_or(now);
         let quiet = now.saturating_duration_since(began) >= SPAN
             || self.spans.iter().all(|span| span.failures == 0);
-        self.times == 0 && self.out_until.is_none() && self.failures_in_a_row == 0 && quiet
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn config() -> Config {
-        Config {
-            consecutive: 5,
-            success_rate: 0.5,
-            base: Duration::from_secs(5),
-            max: Duration::from_secs(60),
-            max_percent: 50,
-        }
-    }
-
-    fn after(began: Instant, seconds: u64) -> Instant {
-        began + Duration::from_secs(seconds)
-    }
-
-    fn fail(ejector: &mut Ejector, id: &str, times: usize, now: Instant) -> Option<Reason> {
-        let id = Arc::from(id);
-        let told: Vec<_> = (0..times).map(|_| ejector.failed(&id, 3, now)).collect();
-        let (last, before) = told.split_last().unwrap();
-        assert!(before.iter().all(Option::is_none), "{told:?}");
-        *last
-    }
-
-    #[test]
-    fn failures_in_a_row_eject_and_a_success_between_them_does_not() {
-        let (mut ejector, now) = (Ejector::new(config()), Instant::now());
-        assert_eq!(fail(&mut ejector, "a", 4, now), None);
-        ejector.succeeded("a", now);
-        assert_eq!(fail(&mut ejector, "a", 4, now), None);
-        assert_eq!(ejector.standing("a", now), Standing::In);
-        assert_eq!(fail(&mut ejector, "a", 1, now), Some(Reason::Consecutive));
-        assert_eq!(ejector.standing("a", now), Standing::Out);
-        assert_eq!(ejector.standing("b", now), Standing::In);
-        assert!(!ejector.is_idle());
-    }
-
-    #[test]
-    fn a_low_success_rate_ejects_once_there_are_enough_calls() {
-        let (mut ejector, now) = (Ejector::new(config()), Instant::now());
-        let id = Arc::from("a");
-        let mut told = Vec::new();
-        for call in 1..=FEWEST + 1 {
-            match call % 5 {
-                0 => ejector.succeeded("a", now),
-                _ => told.extend(ejector.failed(&id, 3, now)),
-            }
-        }
-        assert_eq!(told, [Reason::SuccessRate]);
-    }
-
-    #[test]
-    fn a_trial_is_one_call_and_decides() {
-        let (mut ejector, began) = (Ejector::new(config()), Instant::now());
-        fail(&mut ejector, "a", 5, began);
-        assert_eq!(ejector.standing("a", after(began, 4)), Standing::Out);
-        assert!(!ejector.take_trial("a", after(began, 4)));
-        let due = after(began, 5);
-        assert_eq!(ejector.standing("a", due), Standing::Trial);
-        assert!(ejector.take_trial("a", due));
-        assert!(!ejector.take_trial("a", due), "one at a time");
-        assert_eq!(fail(&mut ejector, "a", 1, due), Some(Reason::Trial));
-        // Twice as long now.
-        assert_eq!(ejector.standing("a", after(began, 14)), Standing::Out);
-        assert!(ejector.take_trial("a", after(began, 15)));
-        ejector.succeeded("a", after(began, 15));
-        assert_eq!(ejector.standing("a", after(began, 15)), Standing::In);
-        // It has not rested yet: the next ejection is the third.
-        fail(&mut ejector, "a", 5, after(began, 16));
-        assert_eq!(ejector.standing("a", after(began, 35)), Standing::Out);
-        assert_eq!(ejector.standing("a", after(began, 36)), Standing::Trial);
-    }
-
-    #[test]
-    fn a_trial_that_was_not_made_or_never_ends_keeps_no_other_back() {
-        let (mut ejector, began) = (Ejector::new(config()), Instant::now());
-        fail(&mut ejector, "a", 5, began);
-        let due = after(began, 5);
-        assert!(ejector.take_trial("a", due));
-        ejector.untried("a");
-        assert!(ejector.take_trial("a", due));
-        assert!(ejector.take_trial("a", due + TRIAL));
-    }
-
-    #[test]
-    fn calls_that_end_after_the_ejection_change_nothing() {
-        let (mut ejector, began) = (Ejector::new(config()), Instant::now());
-        fail(&mut ejector, "a", 5, began);
-        assert_eq!(fail(&mut ejector, "a", 20, after(began, 1)), None);
-        ejector.succeeded("a", after(began, 1));
-        assert_eq!(ejector.standing("a", after(began, 4)), Standing::Out);
-        assert_eq!(ejector.standing("a", after(began, 5)), Standing::Trial);
-    }
-
-    #[test]
-    fn not_more_than_the_allowed_share_is_out() {
-        let now = Instant::now();
-        for (all, most) in [(1, 0), (2, 1), (3, 1), (4, 2), (10, 5)] {
-            let mut ejector = Ejector::new(config());
-            let mut out = 0;
-            for number in 0..all {
-                let id: Arc<str> = Arc::from(format!("i{number}"));
-                for _ in 0..50 {
-                    out += usize::from(ejector.failed(&id, all, now).is_some());
-                }
-            }
-            assert_eq!(out, most, "of {all}");
-        }
-        let ejector = Ejector::new(config());
-        assert!(ejector.is_overruled(2, 3) && !ejector.is_overruled(1, 2));
-    }
-
-    #[test]
-    fn times_out_grow_to_the_cap_and_are_forgotten_after_a_rest() {
-        let (mut ejector, mut now) = (Ejector::new(config()), Instant::now());
-        fail(&mut ejector, "a", 5, now);
-        let mut lengths = Vec::new();
-        for _ in 0..6 {
-            let record = &ejector.records["a"];
-            lengths.push((record.out_until.unwrap() - now).as_secs());
-            now = record.out_until.unwrap();
-            assert!(ejector.take_trial("a", now));
-            fail(&mut ejector, "a", 1, now);
-        }
-        assert_eq!(lengths, [5, 10, 20, 40, 60, 60]);
-        now = after(now, 60);
-        assert!(ejector.take_trial("a", now));
-        ejector.succeeded("a", now);
-        ejector.succeeded("a", after(now, 61));
-        assert!(ejector.records.is_empty(), "{:?}", ejector.records);
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_happens_the_share_holds_and_everybody_comes_back(
-            events in proptest::collection::vec((0usize..6, any::<bool>(), 0u64..4_000), 0..400),
-        ) {
-            let (mut ejector, mut now) = (Ejector::new(config()), Instant::now());
-            let ids: Vec<Arc<str>> = (0..6).map(|n| Arc::from(format!("i{n}"))).collect();
-            for (which, good, pause) in events {
-                now += Duration::from_millis(pause);
-                let id = &ids[which];
-                match ejector.standing(id, now) {
-                    Standing::Out => continue,
-                    Standing::Trial => prop_assert!(ejector.take_trial(id, now)),
-                    Standing::In => {}
-                }
-                match good {
-                    true => ejector.succeeded(id, now),
-                    false => drop(ejector.failed(id, ids.len(), now)),
-                }
-                let out = ids.iter().filter(|id| ejector.standing(id, now) != Standing::In);
-                prop_assert!(out.count() <= 3);
-            }
-            now += Duration::from_secs(60);
-            for id in &ids {
-                prop_assert!(ejector.standing(id, now) != Standing::Out);
-            }
-        }
+        self.times == 0 && self.out.is_none() && self.failures_in_a_row == 0 && quiet
     }
 }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod commands;
+mod fallbacks;
 mod line;
 mod replicas;
 

@@ -101,8 +101,10 @@ pub async fn killed_under_load(rate: u32, times: usize) {
     let ends = wait_recorded(&road.collector, &answered).await;
     let served = answered.iter().filter(|call| completed(call)).count();
     for call in &answered {
-        assert_eq!(ends.of(&call.task, "caller"), 1, "{call:?}");
-        assert!(ends.of(&call.task, "callee") <= 1, "{call:?}");
+        // One that was not begun, or whose fate is unknown, is tried again.
+        let attempts = ends.of(&call.task, "caller");
+        assert!((1..=3).contains(&attempts), "{attempts}: {call:?}");
+        assert!(ends.of(&call.task, "callee") <= 3, "{call:?}");
     }
     eprintln!(
         "{times} kills, {} calls answered, {served} of them completed; all recorded",

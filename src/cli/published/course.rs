@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::admission::publication::{Change, Conflict, Pointed, Publication};
+use crate::admission::publication::{Change, Conflict, Doubt, Pointed, Publication};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{OutputArgs, output};
 use crate::contract::Contract;
@@ -13,6 +13,8 @@ pub(super) struct Done<'c> {
     pub(super) contract: &'c Contract,
     pub(super) publication: Publication,
     pub(super) pointed: Pointed,
+    /// Fallbacks that may not be able to stand in.
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// How the contracts of one file fared, up to the first that could not be published.
@@ -102,7 +104,12 @@ fn as_json(done: &Done<'_>) -> Value {
         "allowed": neighbours.conflicts.iter().map(told).collect::<Vec<_>>(),
         "passed_over": neighbours.passed_over,
         "pointer_replaced": done.pointed.replaced,
+        "fallbacks_in_doubt": done.doubts.iter().map(doubted).collect::<Vec<_>>(),
     })
+}
+
+fn doubted(doubt: &Doubt) -> Value {
+    json!({"fallback": doubt.fallback.as_str(), "why": doubt.why})
 }
 
 fn told(conflict: &Conflict) -> Value {
@@ -145,6 +152,10 @@ fn warn(done: &Done<'_>) {
         output::talk(&format!(
             "warning: {name} is not compatible with its neighbours, as allowed"
         ));
+    }
+    for Doubt { fallback, why } in &done.doubts {
+        let told = format!("warning: the fallback {fallback} may be of no use: {why}");
+        output::talk(&output::plain(&told));
     }
     if let Some(found) = &done.pointed.replaced {
         let id = &done.contract.id;

@@ -103,6 +103,7 @@ impl Desk {
             contract,
             publication,
             pointed: pointed.map_err(|error| Why::Unfinished(failed(error)))?,
+            doubts: publication::doubts(&self.consul, contract).await,
         })
     }
 

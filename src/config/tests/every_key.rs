@@ -62,7 +62,7 @@ fn the_schema_agrees_with_the_loader() {
         json!({"application": {"weight": 0}}),
         json!({"trust": {"mode": "first"}}),
         json!({"trust": {"key": [{"ids": "fraud-*"}]}}),
-        json!({"retry": {"backoff": "1s"}}),
+        json!({"session": {"freshness": "2h"}}),
         json!({"limits": {"idle_timeout": "soon"}}),
         json!({"consul": {"checks": ["http"]}}),
         json!({"elsewhere": {}}),

@@ -167,8 +167,8 @@ fn every_fault_names_place_and_remedy() {
         ),
         ("[[trust.key]]\nfile = 'x'", "2 trust.key[0].file: "),
         (
-            "[retry]\nbackoff = '1s'",
-            "2 retry.backoff: retries are not built into this version; leave it at \"25ms\"",
+            "[session]\nfreshness = '2h'",
+            "2 session.freshness: sessions are not built into this version; leave it at \"1h\"",
         ),
         (
             "[ledger]\nchannels = {a = {url = 'https://x'}}",

@@ -41,16 +41,37 @@ use subset::{Subset, doubt};
 /// Finds what the new contract takes from those who rely on the old one.
 pub fn compare(old: &Contract, new: &Contract) -> Comparison {
     let mut findings = constraints::findings(old, new);
-    findings.extend(schemas(Side::Input, &old.input_schema, &new.input_schema));
-    findings.extend(schemas(
-        Side::Output,
-        &old.output_schema,
-        &new.output_schema,
-    ));
+    findings.extend(schemas(old, new, Names::Stay));
     Comparison::of(findings)
 }
 
-fn schemas(side: Side, old: &Value, new: &Value) -> Vec<Finding> {
+/// Finds what keeps a fallback from answering calls of the first: inputs that it does not take,
+/// and outputs that the first's callers do not expect.
+///
+/// Members that it does not name are no loss: it gets the input as it is, and may leave out what
+/// the first may leave out.
+pub fn stand_in(first: &Contract, fallback: &Contract) -> Comparison {
+    Comparison::of(schemas(first, fallback, Names::MayGo))
+}
+
+/// Whether a member that the old contract names has to be named by the new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Stay,
+    MayGo,
+}
+
+fn schemas(old: &Contract, new: &Contract, names: Names) -> Vec<Finding> {
+    let (inputs, outputs) = (
+        (&old.input_schema, &new.input_schema),
+        (&old.output_schema, &new.output_schema),
+    );
+    let mut findings = of_side(Side::Input, inputs, names);
+    findings.extend(of_side(Side::Output, outputs, names));
+    findings
+}
+
+fn of_side(side: Side, (old, new): (&Value, &Value), names: Names) -> Vec<Finding> {
     if old == new {
         return Vec::new();
     }
@@ -76,7 +97,10 @@ fn schemas(side: Side, old: &Value, new: &Value) -> Vec<Finding> {
         // What was left out may have been the reason against.
         issues.iter_mut().for_each(doubt);
     }
-    let removed = removal::removed(&subset.work, side, old, new);
+    let removed = match names {
+        Names::Stay => removal::removed(&subset.work, side, old, new),
+        Names::MayGo => Vec::new(),
+    };
     let at = issues.iter().map(|issue| issue.at);
     let at: Vec<_> = at.chain(removed.iter().map(|(part, _)| *part)).collect();
     let places = node::places(&at);

@@ -609,3 +609,61 @@ fn deep_schemas_are_compared_or_undecided() {
         Verdict::Undecided
     );
 }
+
+#[test]
+fn a_fallback_takes_every_input_and_gives_no_other_output() {
+    use Verdict::{Breaking, Compatible};
+    let input = json!({
+        "type": "object",
+        "properties": {"user": {"type": "string"}, "note": {"type": "string"}},
+        "required": ["user"],
+    });
+    let output = json!({
+        "type": "object",
+        "properties": {"score": {"type": "integer"}, "rules": {"type": "array"}},
+        "required": ["score"],
+    });
+    let first = contract(&input, &output);
+    let with = |schema: &Value, pointer: &str, value: Value| {
+        let mut schema = schema.clone();
+        *schema.pointer_mut(pointer).unwrap() = value;
+        schema
+    };
+    for (taken, given, expected) in [
+        (input.clone(), output.clone(), Compatible),
+        (json!(true), output.clone(), Compatible),
+        // It need not look at all that the first may be given, nor give all it may give.
+        (
+            with(&input, "/properties", json!({"user": {"type": "string"}})),
+            with(
+                &output,
+                "/properties",
+                json!({"score": {"type": "integer"}}),
+            ),
+            Compatible,
+        ),
+        (
+            with(&input, "/required", json!(["user", "note"])),
+            output.clone(),
+            Breaking,
+        ),
+        (
+            with(&input, "/properties/user", json!({"type": "integer"})),
+            output.clone(),
+            Breaking,
+        ),
+        (
+            input.clone(),
+            with(&output, "/properties/score", json!({"type": "number"})),
+            Breaking,
+        ),
+        (
+            input.clone(),
+            with(&output, "/required", json!([])),
+            Breaking,
+        ),
+    ] {
+        let found = stand_in(&first, &contract(&taken, &given));
+        assert_eq!(found.verdict(), expected, "{taken} {given}: {found}");
+    }
+}

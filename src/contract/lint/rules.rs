@@ -1,7 +1,7 @@
 //! Every rule by its name, told in one sentence.
 
 /// What each rule asks for; a new rule is a new line.
-const RULES: [(&str, &str); 49] = [
+const RULES: [(&str, &str); 50] = [
     (
         "bare-properties",
         "A schema is a JSON Schema and not a bare map of properties.",
@@ -21,6 +21,10 @@ const RULES: [(&str, &str); 49] = [
     ("cost", "A schema asks for a bounded amount of work."),
     ("dialect", "Schemas are written for draft 2020-12."),
     ("fallback-circle", "Fallbacks come to an end."),
+    (
+        "fallback-schema",
+        "A fallback takes the inputs of the first contract and gives outputs that it may give.",
+    ),
     (
         "field-range",
         "Numbers of the contract lie in their ranges.",

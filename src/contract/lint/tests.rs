@@ -636,3 +636,43 @@ fn both_renderings_tell_the_same() {
     assert_eq!(finding["rule"], "unknown-field");
     assert_eq!(finding["pointer"], "/constraints/cpu\u{1b}[2J");
 }
+
+#[test]
+fn a_fallback_that_cannot_stand_in_is_told_where_both_are_judged() {
+    let first = with("/fallback", json!(["elsewhere-v1.0", "fraud-rules-v1.0"]));
+    let second = |patch: u32, required: Value| {
+        let mut contract = with("/input_schema/required", required);
+        contract["id"] = "fraud-rules-v1.0".into();
+        contract["version"] = format!("1.0.{patch}").into();
+        (
+            format!("second-{patch}.json"),
+            contract.to_string().into_bytes(),
+        )
+    };
+    let sound = second(2, json!(["user_id"]));
+    let greedy = second(1, json!(["user_id", "amount_cny", "ip_address"]));
+    let first = ("first.json".to_owned(), first.to_string().into_bytes());
+
+    assert_eq!(lint(&[first.clone(), sound.clone()], Profile::Default), []);
+    let mut found = lint(&[first.clone(), greedy.clone()], Profile::Default);
+    // Its own probe is too short for what it asks.
+    found.retain(|finding| finding.file == "first.json");
+    let [finding] = found.as_slice() else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(finding.severity, Severity::Warning);
+    assert_eq!(
+        (finding.file.as_str(), finding.problem.rule),
+        ("first.json", "fallback-schema")
+    );
+    assert_eq!(finding.problem.pointer, "/fallback/1");
+    let message = &finding.problem.message;
+    assert!(
+        message.contains("cannot stand in: its /input_schema"),
+        "{message}"
+    );
+    // The highest version is the one that will be called.
+    let mut found = lint(&[first, greedy, sound], Profile::Default);
+    found.retain(|finding| finding.file == "first.json");
+    assert_eq!(found, []);
+}

@@ -3,7 +3,7 @@
 use super::permits::Permit;
 use super::repeat::{self, Before};
 use super::{Inbound, Served, Style, names_of};
-use crate::context::{self, AgentName, Fields, Ids, Member, Path, Trace, header};
+use crate::context::{self, AgentName, Fields, Ids, Member, Path, Token, Trace, header};
 use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
@@ -103,8 +103,16 @@ impl Call {
         names_of(&self.fields)
     }
 
+    /// Carries the call out and says in the reply, whatever it is, how much is to be done here.
+    pub async fn run(self, head: Parts, source: Source) -> Response<Body> {
+        let served = self.served.clone();
+        let mut response = self.reply(head, source).await;
+        say_load(&served, response.headers_mut());
+        response
+    }
+
     /// Carries the call out; the reply goes out after its end state is stored.
-    pub async fn run(mut self, head: Parts, source: Source) -> Response<Body> {
+    async fn reply(mut self, head: Parts, source: Source) -> Response<Body> {
         if let Err(trouble) = self.check_caller().and_then(|()| self.check_depth()) {
             return self.inbound.refusals.refuse(&trouble, &self.fields);
         }
@@ -175,6 +183,7 @@ impl Call {
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
             instance: self.served.instance.clone(),
+            peer: fields.application.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -212,7 +221,8 @@ impl Call {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         self.check_body(Side::Input, &body).await?;
         self.check_wrappable(&body)?;
-        self.check_readiness()?;
+        // Before all that refuses: "not carried out" must hold of every request of this key, and
+        // an earlier one may be under way.
         let before = self
             .inbound
             .before(&self.served, &self.fields, &head, digest);
@@ -222,13 +232,17 @@ impl Call {
                 return Ok(self.repeated(attempt, answer, end, failure));
             }
         }
+        self.check_readiness()?;
         let _permit = self.permit()?;
         let sent_by = self.begin_work();
         let speaks = self.inbound.config.protocol.speaks(head.version);
-        let request = self.request(head, body, digest, &trace);
+        let token = Token::draw();
+        let request = self.request(head, body, digest, (&trace, token));
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
         attempt.advance(State::Dispatched);
-        let _serving = self.inbound.active.enter(self.step(digest, &trace));
+        let step = self.step(digest, (trace, token));
+        attempt.note(|report| report.detail = Some(step.links().to_string()));
+        let _serving = self.inbound.active.enter(step);
         let answer = self.ask(attempt, (request, speaks), sent_by).await?;
         head::check_answer(&answer.headers, &self.inbound.config.limits.head)?;
         let output = Digest::of(&answer.body);
@@ -350,7 +364,7 @@ impl Call {
     }
 
     /// Describes this call as a step, for the calls the application makes while it serves it.
-    fn step(&self, input: Digest, trace: &Trace) -> Step {
+    fn step(&self, input: Digest, known_by: (Trace, Token)) -> Step {
         let now = Timestamp::now();
         let (step_id, name) = (self.ids.step_id.clone(), self.served.name.clone());
         let member = Member::new(step_id, name, now, *input.as_bytes());
@@ -361,12 +375,17 @@ impl Call {
             &self.fields,
             self.deadline,
             member,
-            self.fields.path.clone().unwrap_or_default(),
-            trace.correlation().cloned(),
+            known_by,
         )
     }
 
-    fn request(&self, head: Parts, body: Bytes, digest: Digest, trace: &Trace) -> Request<Body> {
+    fn request(
+        &self,
+        head: Parts,
+        body: Bytes,
+        digest: Digest,
+        (trace, token): (&Trace, Token),
+    ) -> Request<Body> {
         let config = &self.inbound.config;
         let key = headers::idempotency_key(&head.headers, &self.ids.call_id);
         let version = head.version;
@@ -398,7 +417,9 @@ impl Call {
         headers::strip_length(&mut out);
         out.remove(EXPECT);
         fields.write(&mut out);
-        trace.write(&mut out);
+        // An application that is somebody else's makes no calls through us.
+        let token = config.outside.is_none().then_some(token);
+        trace.write_for(token, &mut out);
         out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if matches!(self.served.style, Style::Envelope { .. }) {
             // The wrapper is ours; a `+json` type was the input's.
@@ -486,7 +507,7 @@ impl Call {
         };
         let status = answer.status.as_u16();
         let mut response = respond::answer(answer, &said);
-        self.say_load(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         self.count(end, status);
         response
     }
@@ -497,8 +518,8 @@ impl Call {
         let names = names_of(&self.fields);
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
         self.settle_ticket(&trouble, end, &response);
-        self.say_load(response.headers_mut());
         self.timing.write(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         let metrics = &self.inbound.recorder.metrics;
         metrics.rejected(Direction::Inbound, trouble.problem);
         self.count(end, trouble.problem.status());
@@ -519,14 +540,6 @@ impl Call {
         }
     }
 
-    fn say_load(&self, headers: &mut HeaderMap) {
-        let permits = &self.served.permits;
-        let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
-        if let Ok(load) = HeaderValue::try_from(load) {
-            headers.insert(header::LOAD, load);
-        }
-    }
-
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
         let meters = &self.served.meters;
@@ -537,5 +550,14 @@ impl Call {
         }
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
+    }
+}
+
+/// Says how many calls of the contract are under way, without the one that is answered.
+fn say_load(served: &Served, headers: &mut HeaderMap) {
+    let permits = &served.permits;
+    let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
+    if let Ok(load) = HeaderValue::try_from(load) {
+        headers.insert(header::LOAD, load);
     }
 }

@@ -1,12 +1,13 @@
 //! Which instance gets a call, or why none does.
 
 use super::Outbound;
+use super::fleet::Standings;
 use super::place::Place;
 use super::whom::{self, Callee};
 use crate::context::{AgentName, Fields};
 use crate::contract::watch::{Agent, Offer, Standing, View};
 use crate::proxy::respond::Trouble;
-use crate::route::{self, Candidate, Cohort, Key, Misfit, Query};
+use crate::route::{Candidate, Cohort, Key, Misfit, Query};
 use crate::task::Problem;
 use crate::telemetry::metrics::{self, Phase};
 use std::sync::Arc;
@@ -25,7 +26,6 @@ pub struct Asking<'a> {
 }
 
 /// The instance that an attempt goes to.
-#[derive(Debug)]
 pub struct Chosen {
     pub offer: Offer,
     pub place: Place,
@@ -39,6 +39,50 @@ impl<'a> Asking<'a> {
             key,
             tried: &[],
             only: None,
+        }
+    }
+
+    /// Returns those of `fitting` that the call may go to: who is left out or was tried gets it
+    /// only if there is nobody else.
+    pub(super) fn left<'o>(
+        &self,
+        fitting: &[&'o Offer],
+        standings: &Standings<'_>,
+    ) -> Vec<&'o Offer> {
+        let those = |is_meant: &dyn Fn(&Offer) -> bool| -> Vec<&'o Offer> {
+            fitting
+                .iter()
+                .copied()
+                .filter(|offer| is_meant(offer))
+                .collect()
+        };
+        if let Some(only) = self.only {
+            return those(&|offer| *offer.instance.id == *only);
+        }
+        let is_new = |offer: &Offer| !self.tried.contains(&offer.instance.id);
+        let is_in = |offer: &Offer| !standings.is_out(offer);
+        // A call that has failed once goes to nobody who is doubted if it can be helped.
+        let is_sound = |offer: &Offer| self.tried.is_empty() || !standings.is_doubted(offer);
+        let ways: [&dyn Fn(&Offer) -> bool; 4] = [
+            &|offer| is_in(offer) && is_new(offer) && is_sound(offer),
+            &|offer| is_in(offer) && is_new(offer),
+            &is_in,
+            &is_new,
+        ];
+        let found = ways.iter().map(|way| those(*way));
+        let mut found = found.filter(|offers| !offers.is_empty());
+        found.next().unwrap_or_else(|| fitting.to_vec())
+    }
+
+    /// Says why nobody is left to take the call.
+    fn nobody(&self, view: &View, agent: &AgentName, query: &Query<'_>) -> Trouble {
+        let gone = self.only.filter(|_| unfit(view, agent, query).is_none());
+        match gone {
+            None => nobody(view, agent, query),
+            Some(only) => {
+                let detail = format!("the instance {only}, which alone knows the call, has gone");
+                Trouble::new(Problem::NoInstance, detail).executed(false)
+            }
         }
     }
 }
@@ -76,49 +120,50 @@ impl Outbound {
     /// Chooses among the instances that fit; the key pins equal calls to one of them.
     pub(super) fn choose(
         &self,
-        view: &View,
+        view: &Arc<View>,
         callee: &Callee,
         asking: &Asking<'_>,
     ) -> Result<Chosen, Trouble> {
         let started = Instant::now();
-        let query = self.query(&view.offers, callee, asking.fields)?;
+        let standings = callee.fleet.look(view, started);
+        let is_out = |offer: &Offer| standings.is_out(offer);
+        let query = self.query_without(&view.offers, callee, asking.fields, is_out)?;
         let fitting = fitting(&view.offers, &callee.agent, &query);
-        callee.found.meters().candidates(fitting.len());
-        let is_left = |offer: &&Offer| match asking.only {
-            Some(only) => *offer.instance.id == *only,
-            None => !asking.tried.contains(&offer.instance.id),
-        };
-        let mut left: Vec<&Offer> = fitting.iter().copied().filter(is_left).collect();
-        if left.is_empty() && asking.only.is_none() {
-            left = fitting;
-        }
-        let best = route::best(asking.key, left.iter().map(|offer| weighed(offer)));
-        let chosen = best.map(|at| left[at].clone());
+        let left = asking.left(&fitting, &standings);
+        callee.found.meters().candidates(left.len());
+        let picked = standings.pick(asking.key, &left);
         let metrics = &self.recorder.metrics;
         metrics.phase(Phase::Route, started.elapsed());
-        let Some(offer) = chosen else {
-            return Err(nobody(view, &callee.agent, &query));
+        let Some((at, is_spilt)) = picked else {
+            return Err(asking.nobody(view, &callee.agent, &query));
         };
-        metrics.selected(match candidate(&offer).cohort() {
+        metrics.selected(match candidate(left[at]).cohort() {
+            _ if is_spilt => metrics::Cohort::Spill,
             Cohort::Stable => metrics::Cohort::Stable,
             Cohort::Canary => metrics::Cohort::Canary,
         });
         Ok(Chosen {
-            place: Place::at(offer.instance.id.clone()),
-            offer,
+            offer: left[at].clone(),
+            place: standings.take(left[at]),
         })
     }
 
-    /// Returns whom a call may use now.
-    pub(super) fn fitting(
+    /// Says whether somebody can be asked who was not tried yet.
+    pub(super) fn has_others(
         &self,
-        view: &View,
+        view: &Arc<View>,
         callee: &Callee,
-        fields: &Fields,
-    ) -> Result<Vec<Offer>, Trouble> {
-        let query = self.query(&view.offers, callee, fields)?;
-        let fitting = fitting(&view.offers, &callee.agent, &query);
-        Ok(fitting.into_iter().cloned().collect())
+        asking: &Asking<'_>,
+    ) -> bool {
+        let standings = callee.fleet.look(view, Instant::now());
+        let is_out = |offer: &Offer| standings.is_out(offer);
+        let query = self.query_without(&view.offers, callee, asking.fields, is_out);
+        query.is_ok_and(|query| {
+            let fitting = fitting(&view.offers, &callee.agent, &query);
+            let left = asking.left(&fitting, &standings);
+            left.iter()
+                .any(|one| !asking.tried.contains(&one.instance.id))
+        })
     }
 
     /// Puts what a call asks for of these offers; another team's instances are not for the
@@ -129,12 +174,23 @@ impl Outbound {
         callee: &Callee,
         fields: &'a Fields,
     ) -> Result<Query<'a>, Trouble> {
+        self.query_without(offers, callee, fields, |_| false)
+    }
+
+    /// The same, where canaries that are out count as not there.
+    pub(super) fn query_without<'a>(
+        &'a self,
+        offers: &[Offer],
+        callee: &Callee,
+        fields: &'a Fields,
+        is_out: impl Fn(&Offer) -> bool,
+    ) -> Result<Query<'a>, Trouble> {
         let mut query = self.permitted(fields)?;
         let for_canaries = Query {
             cohort: Cohort::Canary,
             ..query
         };
-        let fits = |offer| misfit(&for_canaries, offer, &callee.agent).is_none();
+        let fits = |offer| misfit(&for_canaries, offer, &callee.agent).is_none() && !is_out(offer);
         if callee.cohort == Cohort::Canary && offers.iter().any(fits) {
             query = for_canaries;
         }

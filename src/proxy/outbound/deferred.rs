@@ -32,14 +32,7 @@ impl Outbound {
         let task_id = errand.fields.task_id.clone().unwrap_or_else(Id::mint);
         let later = Later::new(task_id, Id::mint());
         let meters = callee.found.meters().clone();
-        let call = Call::new(
-            self.clone(),
-            callee,
-            errand,
-            &head.headers,
-            Some(later.clone()),
-            began,
-        );
+        let call = Call::new(self.clone(), callee, errand, Some(later.clone()), began);
         let asked = Asked {
             scope: scope(),
             names: call.asked(),

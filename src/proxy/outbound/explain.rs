@@ -4,10 +4,11 @@
 
 use super::Outbound;
 use super::choice::{self, Asking};
+use super::fleet::{Seen, Standings};
 use super::route::Whom;
 use super::whom::{Callee, PassedOver};
 use crate::context::{AgentName, Fields};
-use crate::contract::watch::{Offer, View};
+use crate::contract::watch::{Agent, Offer, View};
 use crate::proxy::respond::Trouble;
 use crate::route::{self, Cohort, Key, Query};
 use crate::task::Problem;
@@ -49,7 +50,7 @@ pub struct Explanation {
     canary: Canary,
     /// Consul does not confirm at present what this is based on.
     stale: bool,
-    /// Those that fit, in the order in which the task prefers them.
+    /// Those that fit and are not left out, in the order in which the task prefers them.
     ranking: Vec<Ranked>,
     excluded: Vec<Excluded>,
     /// What a call would be told.
@@ -78,6 +79,8 @@ struct Ranked {
     version: String,
     weight: u32,
     cohort: &'static str,
+    /// Calls that it has in flight, as far as this sidecar can tell.
+    in_flight: usize,
 }
 
 /// Who does not get the calls, and why.
@@ -104,6 +107,19 @@ impl Outbound {
                 problem: trouble.problem,
                 detail: trouble.detail,
             })
+    }
+
+    /// Tells what calls have told of the instances of a contract in use.
+    pub fn seen(&self, found: &Agent) -> Vec<Seen> {
+        let view = found.view();
+        let Some(fleet) = self.fleets.find(found.id.as_str()) else {
+            return Vec::new();
+        };
+        let standings = fleet.look(&view, Instant::now());
+        view.offers
+            .iter()
+            .map(|offer| standings.seen(offer))
+            .collect()
     }
 
     async fn explained(&self, question: Question) -> Result<Explanation, Trouble> {
@@ -137,24 +153,35 @@ impl Outbound {
     fn chosen(&self, callee: &Callee, asking: &Asking<'_>) -> Result<Explanation, Trouble> {
         let view = callee.found.view();
         let (offers, agent) = (&view.offers, &callee.agent);
-        let query = self.query(offers, callee, asking.fields)?;
+        let standings = callee.fleet.look(&view, Instant::now());
+        let is_out = |offer: &Offer| standings.is_out(offer);
+        let query = self.query_without(offers, callee, asking.fields, is_out)?;
         let fitting = choice::fitting(offers, agent, &query);
-        let order = route::ranking(
-            asking.key,
-            fitting.iter().map(|offer| choice::weighed(offer)),
-        );
-        let ranking: Vec<Ranked> = order
+        let left = asking.left(&fitting, &standings);
+        let weighed = || left.iter().map(|offer| choice::weighed(offer));
+        let ranking: Vec<Ranked> = route::ranking(asking.key, weighed())
             .into_iter()
-            .map(|at| Ranked::of(fitting[at]))
+            .map(|at| Ranked::of(left[at], &standings))
             .collect();
+        let picked = standings.pick(asking.key, &left);
         let problem = ranking
             .is_empty()
             .then(|| choice::nobody(&view, agent, &query));
+        let mut excluded = excluded(&view, agent, &query);
+        let left_out = |offer: &&Offer| !left.iter().any(|one| std::ptr::eq(*one, *offer));
+        let ejected = fitting.iter().copied().filter(left_out);
+        excluded.extend(ejected.filter_map(|offer| {
+            Some(Excluded {
+                agent: agent.id.clone(),
+                instance: Some(offer.instance.id.to_string()),
+                reason: standings.ejected(offer)?.to_string(),
+            })
+        }));
         let share = self.directory.ratios().share(&callee.found.id);
         Ok(Explanation {
             agent: agent.id.clone(),
             task_id: String::new(),
-            instance: ranking.first().map(|first| first.instance.clone()),
+            instance: picked.map(|(at, _)| left[at].instance.id.to_string()),
             canary: Canary {
                 cohort: callee.cohort.as_str(),
                 ratio: share.ratio.of_ten_thousand(),
@@ -163,7 +190,7 @@ impl Outbound {
             },
             stale: view.stale,
             ranking,
-            excluded: excluded(&view, agent, &query),
+            excluded,
             problem: problem.as_ref().map(Told::of),
         })
     }
@@ -221,7 +248,7 @@ impl PassedOver {
 }
 
 impl Ranked {
-    fn of(offer: &Offer) -> Self {
+    fn of(offer: &Offer, standings: &Standings<'_>) -> Self {
         let instance = &offer.instance;
         Self {
             instance: instance.id.to_string(),
@@ -229,6 +256,7 @@ impl Ranked {
             version: offer.contract.contract.version.to_string(),
             weight: instance.weight,
             cohort: choice::candidate(offer).cohort().as_str(),
+            in_flight: standings.load(offer).in_flight,
         }
     }
 }

@@ -6,7 +6,9 @@ mod choice;
 mod deferred;
 mod discover;
 mod explain;
+mod fleet;
 mod foreign;
+mod in_flight;
 mod inherit;
 mod passthrough;
 mod place;
@@ -18,7 +20,7 @@ mod whom;
 
 pub use explain::{Excluded, Explanation, Question, Unexplained};
 
-use super::active::{Active, Parent};
+use super::active::{Active, Parent, Step};
 use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
@@ -33,17 +35,19 @@ use super::respond::Trouble;
 use super::tunnel::Tunnels;
 use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
-use crate::context::{AgentName, Fields};
+use crate::context::{AgentName, Fields, Origin};
 use crate::contract::watch::Directory;
 use crate::deferred::Deferred;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
+use crate::route::EjectionConfig;
 use crate::socket::{Endpoint, Peer, Place, Serve};
 use crate::task::{Deadline, Problem};
 use crate::telemetry::metrics::{self, Direction};
 use budget::Budget;
 use bytes::Bytes;
 use choice::Asking;
+use fleet::Fleets;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
@@ -67,6 +71,7 @@ pub struct Config {
     pub retry: Retry,
     /// The name in `Via` and `Proxy-Status`; unique per process and listener.
     pub pseudonym: HeaderValue,
+    pub ejection: EjectionConfig,
 }
 
 /// How failed attempts are followed by others.
@@ -83,6 +88,7 @@ pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
+    fleets: Fleets,
     upstreams: Upstreams,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
@@ -117,6 +123,7 @@ impl Outbound {
                 recorder.clone(),
                 config.pseudonym.clone(),
             ),
+            fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
             retries: Budget::new(config.retry.budget, Instant::now()),
             config,
             recorder,
@@ -175,7 +182,7 @@ impl Outbound {
     ) -> Response<Body> {
         // An application that hands on the headers it was sent hands on its task's deadline, which
         // is inherited anyway; it does not name one for this call.
-        if fields.deadline.is_some() && !matches!(self.active.parent_of(&fields), Parent::None) {
+        if fields.deadline.is_some() && self.serves(&fields, &head).is_some() {
             fields.deadline = None;
         }
         match self.route(&head, &fields) {
@@ -222,13 +229,21 @@ impl Outbound {
             return Ok(route);
         };
         // An application that hands on the headers it was sent names the contract it serves.
-        let handed_on = |agent: &&AgentName| match self.active.parent_of(fields) {
-            Parent::Step(step) | Parent::Task(step) => step.agent == agent.id,
-            Parent::None => false,
+        let handed_on = |agent: &&AgentName| {
+            let served = self.serves(fields, head);
+            served.is_some_and(|step| step.agent == agent.id)
         };
         let beside = fields.agent.as_ref().filter(|agent| !handed_on(agent));
         let whom = whom.narrowed(beside)?;
         Ok(Route::Agent { whom, target })
+    }
+
+    /// Returns a step that a request is made for.
+    fn serves(&self, fields: &Fields, head: &Parts) -> Option<Arc<Step>> {
+        match self.active.parent_of(fields, &Origin::of(&head.headers)) {
+            Parent::Step(step) | Parent::Task(step) => Some(step),
+            Parent::None | Parent::Unknown => None,
+        }
     }
 
     /// Counts a request that belongs to no contract.
@@ -336,7 +351,7 @@ impl Outbound {
             }
         }
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, callee, errand, &head.headers, None, began);
+        let call = call::Call::new(self, callee, errand, None, began);
         let presence = call.presence();
         Lasting::new(keeper, presence, call.run(head, source)).await
     }

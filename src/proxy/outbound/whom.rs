@@ -2,6 +2,7 @@
 
 use super::Outbound;
 use super::choice::{self, Asking};
+use super::fleet::Fleet;
 use super::route::Whom;
 use crate::context::AgentName;
 use crate::contract::Range;
@@ -25,6 +26,8 @@ pub struct Callee {
     pub agent: AgentName,
     /// Decided once per call and contract, so that another attempt of the call stays in it.
     pub cohort: Cohort,
+    /// What calls have told of its instances.
+    pub fleet: Arc<Fleet>,
 }
 
 /// A minor of a range that cannot serve, and why.
@@ -64,6 +67,7 @@ impl Outbound {
         let ratio = self.directory.ratios().of(&found.id);
         let cohort = asking.key.lot.cohort(ratio.of_ten_thousand());
         Callee {
+            fleet: self.fleets.of(&found, &self.directory),
             found,
             agent,
             cohort,

@@ -25,5 +25,5 @@ pub use proxy::Phase;
 pub use sidecar::Sidecar;
 pub use spool::SpoolLoss;
 pub use standing::{Admission, AdmissionStep, Ready, StepEnd};
-pub use tasks::Cohort;
+pub use tasks::{Cohort, Ejected};
 pub use tls::TlsSeries;

@@ -19,6 +19,18 @@ impl Cohort {
     const ALL: [&'static str; 4] = ["stable", "canary", "fallback", "spill"];
 }
 
+/// Why an instance was ejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ejected {
+    Consecutive,
+    SuccessRate,
+    Trial,
+}
+
+impl Ejected {
+    const ALL: [&'static str; 3] = ["consecutive", "success_rate", "trial"];
+}
+
 /// The families of task states and routing.
 #[derive(Debug)]
 pub(super) struct Tasks {
@@ -27,6 +39,7 @@ pub(super) struct Tasks {
     transitions_refused: IntCounter,
     unmatched: IntCounter,
     selections: [IntCounter; 4],
+    ejections: [IntCounter; 3],
 }
 
 impl Tasks {
@@ -46,6 +59,11 @@ impl Tasks {
             "Instances chosen, by why they were.",
             &["cohort"],
         );
+        let ejections = to.counters(
+            "route_ejections_total",
+            "Instances left out for a while because calls to them failed, by what told it.",
+            &["reason"],
+        );
         Self {
             active: State::ALL.map(|state| active.with_label_values(&[state.as_str()])),
             transitions: TRANSITIONS
@@ -64,6 +82,7 @@ impl Tasks {
                 "Outbound calls that could not be joined to the task they serve.",
             ),
             selections: Cohort::ALL.map(|cohort| selections.with_label_values(&[cohort])),
+            ejections: Ejected::ALL.map(|reason| ejections.with_label_values(&[reason])),
         }
     }
 }
@@ -108,5 +127,9 @@ impl Sidecar {
 
     pub fn selected(&self, cohort: Cohort) {
         self.tasks.selections[cohort as usize].inc();
+    }
+
+    pub fn ejected(&self, reason: Ejected) {
+        self.tasks.ejections[reason as usize].inc();
     }
 }

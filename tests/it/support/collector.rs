@@ -10,7 +10,7 @@ use super::wait::wait_for;
 use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -162,17 +162,21 @@ impl Collector {
     }
 
     /// Returns who told the end of what, as the store has it: a task's page merges both sides.
+    /// An attempt with two ends by one reporter fails the test.
     pub fn ends(&self) -> Ends {
         let file = self.directory.path().join("state/collector.db");
         #[expect(clippy::disallowed_methods, reason = "a look from outside")]
         let connection = Connection::open(file).unwrap();
         let mut statement = connection.prepare("SELECT body FROM reports").unwrap();
         let bodies = statement.query_map([], |row| row.get::<_, String>(0));
-        let mut told = HashMap::new();
+        let (mut told, mut ended) = (HashMap::new(), HashSet::new());
         for body in bodies.unwrap() {
             let report: Value = serde_json::from_str(&body.unwrap()).unwrap();
             let text = |field: &str| report[field].as_str().unwrap().to_owned();
             if ENDS.contains(&text("state").as_str()) {
+                let attempt = report["attempt"].as_u64();
+                let attempt = (text("call_id"), attempt, text("reporter"));
+                assert!(ended.insert(attempt), "two ends: {report}");
                 *told.entry((text("task_id"), text("reporter"))).or_default() += 1;
             }
         }

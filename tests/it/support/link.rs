@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 pub struct Link {
     address: SocketAddr,
     state: watch::Sender<State>,
+    /// How often open connections were ended.
+    hung_up: watch::Sender<u64>,
     _worker: JoinSet<()>,
 }
 
@@ -30,11 +32,13 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (state, seen) = watch::channel(State::Whole);
+        let (hung_up, hangs_up) = watch::channel(0);
         let mut worker = JoinSet::new();
-        worker.spawn(relay(listener, target.to_owned(), seen));
+        worker.spawn(relay(listener, target.to_owned(), seen, hangs_up));
         Self {
             address,
             state,
+            hung_up,
             _worker: worker,
         }
     }
@@ -47,6 +51,11 @@ impl Link {
     /// Cuts it: open connections end now, new ones are closed at once.
     pub fn cut(&self) {
         self.state.send_replace(State::Cut);
+    }
+
+    /// Ends the connections that are open now; new ones are as good as ever.
+    pub fn hang_up(&self) {
+        self.hung_up.send_modify(|count| *count += 1);
     }
 
     /// Mutes it: what the target says is lost, what is said to it still arrives.
@@ -65,7 +74,12 @@ impl Link {
     }
 }
 
-async fn relay(listener: TcpListener, target: String, state: watch::Receiver<State>) {
+async fn relay(
+    listener: TcpListener,
+    target: String,
+    state: watch::Receiver<State>,
+    hangs_up: watch::Receiver<u64>,
+) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((near, _)) = listener.accept().await else {
@@ -73,6 +87,8 @@ async fn relay(listener: TcpListener, target: String, state: watch::Receiver<Sta
         };
         while connections.try_join_next().is_some() {}
         let (target, mut state) = (target.clone(), state.clone());
+        let mut hangs_up = hangs_up.clone();
+        hangs_up.mark_unchanged();
         connections.spawn(async move {
             if *state.borrow_and_update() == State::Cut {
                 return;
@@ -90,6 +106,7 @@ async fn relay(listener: TcpListener, target: String, state: watch::Receiver<Sta
             tokio::select! {
                 ((), ()) = async { tokio::join!(said, heard) } => {}
                 _ = state.wait_for(|state| *state == State::Cut) => {}
+                _ = hangs_up.changed() => {}
             }
         });
     }

@@ -50,8 +50,10 @@ impl Call {
         let timeout = way.original.as_ref()?.contract.constraints.timeout;
         let wait = self.wait(way, last, next);
         let now = Instant::now();
-        if !self.clock.ends().leaves_time(now + wait, timeout) || !self.outbound.retries.grant(now)
-        {
+        let ends = self.clock.ends();
+        // A wait may be absurd: it is compared before it is added to anything.
+        let is_time = wait < ends.left(now) && ends.leaves_time(now + wait, timeout);
+        if !is_time || !self.outbound.retries.grant(now) {
             return None;
         }
         tokio::time::sleep(wait).await;
@@ -82,13 +84,12 @@ impl Call {
     }
 
     fn has_others(&self, way: &Way) -> bool {
+        let asking = Asking {
+            tried: &way.tried,
+            ..Asking::first(&self.fields, self.key)
+        };
         let view = self.callee.found.view();
-        let others = self.outbound.fitting(&view, &self.callee, &self.fields);
-        others.is_ok_and(|offers| {
-            offers
-                .iter()
-                .any(|one| !way.tried.contains(&one.instance.id))
-        })
+        self.outbound.has_others(&view, &self.callee, &asking)
     }
 
     fn elsewhere(&mut self, way: &Way, next: Next) -> Option<Plan> {

@@ -28,6 +28,8 @@ pub enum Given {
 pub struct Outcome {
     pub given: Given,
     pub end: State,
+    /// What the reply says of the state: the callee's record may know more of the call.
+    pub stated: State,
     pub failure: Option<Failure>,
     /// What the reply says of the application.
     pub executed: bool,
@@ -47,8 +49,10 @@ pub struct Outcome {
 impl Outcome {
     /// Reads an attempt that was sent to nobody.
     pub fn unsent(trouble: Trouble, agent: AgentName, attempt: u32) -> Self {
+        let end = trouble.problem.state().unwrap_or(State::FailedExecution);
         Self {
-            end: trouble.problem.state().unwrap_or(State::FailedExecution),
+            end,
+            stated: end,
             failure: Some(trouble.failure()),
             executed: false,
             execution: Execution::Not,
@@ -154,6 +158,7 @@ impl Call {
         };
         Ok(Outcome {
             end: read.end,
+            stated: read.stated,
             failure: read.failure,
             is_refusal: read.is_refusal,
             executed,
@@ -175,6 +180,7 @@ impl Call {
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     end: State,
+    stated: State,
     failure: Option<Failure>,
     is_refusal: bool,
 }
@@ -186,6 +192,7 @@ impl Read {
         let refused = |failure: &Failure| failure.kind == REFUSED;
         Self {
             is_refusal: failure.as_ref().is_some_and(refused),
+            stated: end,
             end,
             failure,
         }
@@ -259,6 +266,7 @@ fn told_problem(answer: &Answer) -> Option<Read> {
     };
     is_told.then_some(Read {
         end,
+        stated: stated.unwrap_or(end),
         failure: Some(failure),
         is_refusal: refuses(problem),
     })

@@ -32,7 +32,7 @@ use again::Way;
 use attempt::Tried;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderValue, Response};
 use judge::{Given, Outcome};
 use std::sync::Arc;
 use time::Clock;
@@ -71,13 +71,13 @@ impl Call {
         outbound: Arc<Outbound>,
         callee: Callee,
         errand: Errand,
-        headers: &HeaderMap,
         later: Option<Later>,
         began: Instant,
     ) -> Self {
         let Errand {
             mut fields,
             heritage,
+            trace,
             key,
         } = errand;
         let call_id = later.as_ref().map(Later::call_id);
@@ -89,7 +89,7 @@ impl Call {
         }
         Self {
             ids: Ids::settle(&mut fields),
-            trace: Trace::of(headers, fields.trace_id.clone()),
+            trace,
             clock,
             outbound,
             callee,
@@ -182,7 +182,7 @@ impl Call {
             Given::Answer(answer, digest) => {
                 let said = Said {
                     names: &names,
-                    end: outcome.end,
+                    end: outcome.stated,
                     executed: outcome.executed || self.reached,
                     digest,
                     timing: &self.timing,
@@ -215,7 +215,8 @@ impl Call {
         let step = self.ids.step_id.clone();
         let version = agent.version.as_deref().unwrap_or_default();
         let agent = format!("{}@{version}", agent.id);
-        let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
+        let began_at = Timestamp::now().minus(self.clock.began().elapsed());
+        let mut member = Member::new(step, agent, began_at, *input.as_bytes());
         member.output = Some(*output.as_bytes());
         member
     }
