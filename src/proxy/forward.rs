@@ -399,6 +399,7 @@ mod tests {
             let following = Following {
                 attempt: &mut attempt,
                 executes: false,
+                later: None,
             };
             let deadline = Deadline::after(Instant::now(), time);
             let request = (request, Speaks::Http2);
