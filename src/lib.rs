@@ -22,6 +22,7 @@ pub mod store;
 
 // 3 rooms
 pub mod contract;
+pub mod deferred;
 pub mod reply;
 pub mod route;
 pub mod spool;

@@ -15,6 +15,7 @@ use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
 use crate::contract::trust::Trust;
 use crate::contract::watch::Directory;
+use crate::deferred::{self, Deferred, Side};
 use crate::identity::local::Local;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
@@ -318,7 +319,11 @@ impl Builder {
             config,
             recorder.clone(),
             upstream,
-            (self.active.clone(), self.replies()),
+            (
+                self.active.clone(),
+                self.replies(),
+                self.deferred(Side::Callee),
+            ),
             self.phase.clone(),
             self.keeper(),
             self.tunnels(Direction::Inbound),
@@ -332,6 +337,12 @@ impl Builder {
 
     fn replies(&self) -> Replies {
         Replies::new(self.state.clone(), &self.boot, reply::Config::default())
+    }
+
+    fn deferred(&self, side: Side) -> Deferred {
+        let (metrics, config) = (self.metrics.clone(), deferred::Config::default());
+        let degraded = Arc::new(move || metrics.durability_degraded());
+        Deferred::new(side, self.state.clone(), &self.boot, config, degraded)
     }
 
     fn probe(
@@ -360,7 +371,7 @@ impl Builder {
                 Upstreams::new(self.peers.clone(), self.background.clone()),
                 self.tls.clone(),
             ),
-            self.active.clone(),
+            (self.active.clone(), self.deferred(Side::Caller)),
             self.keeper(),
             self.tunnels(Direction::Outbound),
         ));

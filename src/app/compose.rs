@@ -6,6 +6,7 @@ use crate::config::{self, Settings};
 use crate::consul::{self, Observe, Operation, Outcome};
 use crate::contract::guard;
 use crate::contract::trust::Trust;
+use crate::deferred;
 use crate::identity::Secret;
 use crate::identity::local::Local;
 use crate::proxy::{Limits, Mode, head, inbound, outbound};
@@ -33,6 +34,7 @@ static STATE: Schema = Schema {
         contract::watch::known::MIGRATION,
         contract::trust::MIGRATION,
         reply::MIGRATION,
+        deferred::MIGRATION,
     ],
 };
 

@@ -84,6 +84,7 @@ struct Body {
     utc_offset: Option<String>,
     deadline_ms: Option<u64>,
     force_refresh: Option<bool>,
+    deliver_to: Option<serde::de::IgnoredAny>,
 }
 
 const ID: &str = "an id is 1 to 128 characters of A-Z a-z 0-9 . _ : ~ -";
@@ -165,6 +166,14 @@ impl Fields {
             field: "context",
             expected: "an object whose members have the documented types, each given once",
         })?;
+        if body.deliver_to.is_some() {
+            // Accepted without effect it would be a promise that nobody keeps.
+            return Err(Malformed {
+                field: "context.deliver_to",
+                expected: "no delivery channel is there to name; leave it out and fetch the reply, \
+                           with Prefer: respond-async, at the Location of the 202",
+            });
+        }
         let id = |field, text: Option<String>| text.map(|t| id(field, t.as_bytes())).transpose();
         let words = |field, text: Option<String>| text.map(|t| bounded(field, t)).transpose();
         Ok(Self {
@@ -456,6 +465,7 @@ mod tests {
             r#"{"deadline_ms":-1}"#,
             r#"{"required_tags":"x"}"#,
             r#"{"task_id":"a","task_id":"b"}"#,
+            r#"{"deliver_to":"hooks"}"#,
         ] {
             assert!(Fields::from_body(bad).is_err(), "{bad}");
         }

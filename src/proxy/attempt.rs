@@ -4,6 +4,8 @@
 //! - it moves only along the table of states; a wrong move is refused, counted and logged
 //! - the end state is committed (or the wait for it given up) before the reply goes out
 
+use super::later::Later;
+use crate::deferred::Open;
 use crate::spool::Spool;
 use crate::task::{Deadline, Failure, Report, State, Timestamp, Trail};
 use crate::telemetry::metrics::{Phase, Sidecar};
@@ -22,13 +24,29 @@ pub struct Recorder {
     pub metrics: Arc<Sidecar>,
 }
 
-/// Whether the downstream still waits for the reply.
+/// What a call's attempts and its downstream know of each other: whether it still waits, and,
+/// where the call is answered later, how far it has come.
 #[derive(Debug, Default)]
 pub struct Presence {
     gone: AtomicBool,
+    watched: Option<Arc<Open>>,
 }
 
 impl Presence {
+    /// Tells `open` of every state.
+    pub fn watched(open: Arc<Open>) -> Self {
+        Self {
+            gone: AtomicBool::new(false),
+            watched: Some(open),
+        }
+    }
+
+    fn moved(&self, state: State) {
+        if let Some(open) = &self.watched {
+            open.moved(state);
+        }
+    }
+
     /// Notes that the downstream has hung up.
     pub fn left(&self) {
         self.gone.store(true, Ordering::Relaxed);
@@ -100,7 +118,10 @@ impl Attempt {
     pub fn advance(&mut self, next: State) {
         let from = self.trail.state();
         match self.trail.advance(next, Timestamp::now()) {
-            Ok(()) => self.recorder.metrics.attempt_moved(from, next),
+            Ok(()) => {
+                self.recorder.metrics.attempt_moved(from, next);
+                self.presence.moved(next);
+            }
             Err(refused) => {
                 self.recorder.metrics.transition_refused();
                 tracing::error!(%refused, "an attempt was about to leave the table of states");
@@ -109,7 +130,7 @@ impl Attempt {
     }
 
     /// Reports the present state of an attempt that takes its time.
-    fn still_open(&self) {
+    pub fn still_open(&self) {
         if let Some(report) = &self.report {
             let mut report = (**report).clone();
             self.fill(&mut report);
@@ -194,15 +215,25 @@ pub struct Following<'a> {
     /// What is sent goes to the application itself; of one behind another sidecar the answer tells
     /// whether it was reached.
     pub executes: bool,
+    /// The call is answered later: how long it may take once it is acknowledged.
+    pub later: Option<(&'a Later, Duration)>,
 }
 
 impl Following<'_> {
-    /// Hears that the connection was there `after` this long, and that bytes go out on it now.
-    pub fn sending(&mut self, after: Duration) {
+    /// Hears that the connection was there `after` this long, and that bytes go out on it now;
+    /// returns the deadline of the answer.
+    pub fn sending(&mut self, after: Duration, deadline: Deadline) -> Deadline {
         self.attempt.recorder.metrics.phase(Phase::Connect, after);
-        if self.executes {
-            self.attempt.advance(State::Executing);
+        if !self.executes {
+            return deadline;
         }
+        self.attempt.advance(State::Executing);
+        let Some((later, allowed)) = self.later else {
+            return deadline;
+        };
+        let deadline = Deadline::after(Instant::now(), allowed);
+        later.acknowledged(self.attempt, deadline);
+        deadline
     }
 
     /// Hears that the answer takes its time.

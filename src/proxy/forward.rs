@@ -174,7 +174,7 @@ pub async fn exchange(
         Err(_elapsed) => return Err(Failed::LateToConnect),
         Ok(leased) => leased.map_err(Failed::Unreachable)?,
     };
-    following.sending(asked.elapsed());
+    let deadline = following.sending(asked.elapsed(), deadline);
     // A stream over the peer's limit waits in the connection, and its body with it: no byte of
     // that has gone out while it was not asked for.
     let begun = match lease.is_shared() {
@@ -195,6 +195,23 @@ pub async fn exchange(
         Err(_elapsed) if waited => Err(Failed::LateToBegin),
         Err(_elapsed) => Err(Failed::Late),
     }
+}
+
+/// Does the same for a request that is no attempt.
+pub async fn whole(
+    upstream: &Arc<Upstream>,
+    (request, speaks): (Request<Body>, Speaks),
+    deadline: Deadline,
+    max: usize,
+) -> Result<Answer, Failed> {
+    let leased = tokio::time::timeout_at(deadline.instant(), upstream.lease(speaks)).await;
+    let lease = match leased {
+        Err(_elapsed) => return Err(Failed::LateToConnect),
+        Ok(leased) => leased.map_err(Failed::Unreachable)?,
+    };
+    let answering = answer(upstream, lease, request, max);
+    let answered = tokio::time::timeout_at(deadline.instant(), answering).await;
+    answered.unwrap_or(Err(Failed::Late))
 }
 
 async fn answer(
@@ -387,6 +404,7 @@ mod tests {
             let following = Following {
                 attempt: &mut attempt,
                 executes: false,
+                later: None,
             };
             let deadline = Deadline::after(Instant::now(), time);
             let request = (request, Speaks::Http2);

@@ -9,6 +9,7 @@ use crate::lifecycle::{Observer, Phase};
 use http::Response;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio_util::task::TaskTracker;
 
@@ -23,29 +24,64 @@ const MOST_CARRIED: usize = 10_000;
 pub struct Keeper {
     calls: TaskTracker,
     phase: Observer,
+    /// How many were taken over from a connection.
+    carried: Arc<AtomicUsize>,
 }
 
 impl Keeper {
     /// `phase` ends what is left when the process stops.
     pub fn new(calls: TaskTracker, phase: Observer) -> Self {
-        Self { calls, phase }
+        Self {
+            calls,
+            phase,
+            carried: Arc::default(),
+        }
+    }
+
+    /// Carries out a call that never depended on a connection; says whether it has begun. How many
+    /// there may be is the business of who asks.
+    pub fn begin(&self, call: impl Future<Output = ()> + Send + 'static) -> bool {
+        let mut phase = self.phase.clone();
+        let is_over = phase.phase() >= Phase::Stopping;
+        if !is_over {
+            self.calls.spawn(async move {
+                tokio::select! {
+                    () = call => {}
+                    () = phase.reached(Phase::Stopping) => {}
+                }
+            });
+        }
+        !is_over
     }
 
     fn carry_on(&self, call: Call) {
-        let mut phase = self.phase.clone();
-        let is_over = phase.phase() >= Phase::Stopping
-            || self.calls.len() >= MOST_CARRIED
+        let is_over = self.carried.load(Ordering::Relaxed) >= MOST_CARRIED
             || tokio::runtime::Handle::try_current().is_err();
         // Dropped here, the attempt settles itself as interrupted.
         if is_over {
             return;
         }
-        self.calls.spawn(async move {
-            tokio::select! {
-                answered = call => drop(answered),
-                () = phase.reached(Phase::Stopping) => {}
-            }
+        let carried = Carried::one_more(&self.carried);
+        self.begin(async move {
+            drop(call.await);
+            drop(carried);
         });
+    }
+}
+
+/// Counts a call for as long as it is carried on.
+struct Carried(Arc<AtomicUsize>);
+
+impl Carried {
+    fn one_more(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +136,7 @@ impl Drop for Lasting {
 mod tests {
     use super::*;
     use crate::lifecycle::Lifecycle;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
     use tokio::sync::oneshot;
 
     #[tokio::test]

@@ -17,6 +17,7 @@ mod headers;
 pub mod inbound;
 mod intake;
 mod lasting;
+mod later;
 pub mod outbound;
 mod passing;
 mod received;

@@ -52,6 +52,7 @@ mod registry_conversation;
 mod reload;
 mod repeats;
 mod repository;
+mod respond_async;
 mod restart;
 mod retries;
 mod rolling;

@@ -108,6 +108,7 @@ async fn the_document_of_a_sidecar_describes_what_it_serves() {
     let expected = [
         "/api/v1/extra",
         "/api/v1/risk",
+        "/hermes/calls/{call_id}",
         "/hermes/handshake",
         "/hermes/health",
         "/hermes/heartbeat",

@@ -1,6 +1,6 @@
 //! Certificates: what is refused at the start, who is let in, and files that change under load.
 
-mod house;
+pub mod house;
 mod peers;
 mod renewal;
 

@@ -14,6 +14,7 @@ use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
 use crate::proxy::headers;
 use crate::proxy::intake::Source;
+use crate::proxy::later::{ACKNOWLEDGED_WITHIN, Later};
 use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::reply::Ticket;
 use crate::socket::Speaks;
@@ -42,6 +43,14 @@ pub struct Call {
     timing: Timing,
     /// The row of this call in the record, until its end is known.
     ticket: Option<Ticket>,
+    later: Option<Patient>,
+}
+
+/// A call that is answered later.
+struct Patient {
+    later: Later,
+    /// How long it may take once the application has it.
+    allowed: Duration,
 }
 
 /// What came of a call that was not refused.
@@ -59,13 +68,18 @@ impl Call {
         served: Arc<Served>,
         mut fields: Fields,
         presence: Arc<Presence>,
+        later: Option<Later>,
         began: Instant,
     ) -> Self {
         let contract = &served.contract.contract;
-        let mut deadline = Deadline::after(began, contract.constraints.timeout);
-        if let Some(left) = fields.deadline {
-            deadline = deadline.earliest(Deadline::after(began, left));
-        }
+        let timeout = contract.constraints.timeout;
+        let allowed = fields.deadline.map_or(timeout, |left| left.min(timeout));
+        let deadline = match &later {
+            None => allowed,
+            // Its own time counts from the acknowledgement.
+            Some(_) => ACKNOWLEDGED_WITHIN,
+        };
+        let deadline = Deadline::after(began, deadline);
         fields.agent = Some(AgentName {
             id: contract.id.to_string(),
             version: Some(contract.version.to_string()),
@@ -80,7 +94,13 @@ impl Call {
             deadline,
             timing: Timing::default(),
             ticket: None,
+            later: later.map(|later| Patient { later, allowed }),
         }
+    }
+
+    /// Returns what every reply to it repeats.
+    pub fn names(&self) -> Fields {
+        names_of(&self.fields)
     }
 
     /// Carries the call out and says in the reply, whatever it is, how much is to be done here.
@@ -214,6 +234,7 @@ impl Call {
         }
         self.check_readiness()?;
         let _permit = self.permit()?;
+        let sent_by = self.begin_work();
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let token = Token::draw();
         let request = self.request(head, body, digest, (&trace, token));
@@ -222,7 +243,7 @@ impl Call {
         let step = self.step(digest, (trace, token));
         attempt.note(|report| report.detail = Some(step.links().to_string()));
         let _serving = self.inbound.active.enter(step);
-        let answer = self.ask(attempt, (request, speaks)).await?;
+        let answer = self.ask(attempt, (request, speaks), sent_by).await?;
         head::check_answer(&answer.headers, &self.inbound.config.limits.head)?;
         let output = Digest::of(&answer.body);
         attempt.note(|report| report.output_digest = Some(output.to_string()));
@@ -237,6 +258,16 @@ impl Call {
             end,
             failure,
         })
+    }
+
+    /// Returns by when the request must be on its way; from here on the deadline is that of the
+    /// work.
+    fn begin_work(&mut self) -> Deadline {
+        let sent_by = self.deadline;
+        if let Some(patient) = &self.later {
+            self.deadline = Deadline::after(Instant::now(), patient.allowed);
+        }
+        sent_by
     }
 
     /// Gives the answer of a call that was carried out before, once more.
@@ -319,7 +350,13 @@ impl Call {
             return Err(not_ready.retry_after(Duration::from_secs(1)));
         }
         let timeout = self.served.contract.contract.constraints.timeout;
-        if !self.deadline.leaves_time(Instant::now(), timeout) {
+        let allowed = match &self.later {
+            Some(patient) => {
+                Deadline::after(Instant::now(), patient.allowed).earliest(self.deadline)
+            }
+            None => self.deadline,
+        };
+        if !allowed.leaves_time(Instant::now(), timeout) {
             let detail = "the call's deadline left no time to ask the application";
             return Err(Trouble::new(Problem::BudgetExhausted, detail).executed(false));
         }
@@ -415,15 +452,21 @@ impl Call {
         &mut self,
         attempt: &mut Attempt,
         request: (Request<Body>, Speaks),
+        sent_by: Deadline,
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let upstream = &self.inbound.upstream;
+        let later = self.later.as_ref();
         let following = Following {
             attempt,
             executes: true,
+            later: later.map(|patient| (&patient.later, patient.allowed)),
         };
         let max = self.inbound.config.limits.max_body_bytes;
-        let answered = forward::exchange(upstream, request, self.deadline, max, following).await;
+        let answered = forward::exchange(upstream, request, sent_by, max, following).await;
+        if let Some(patient) = &self.later {
+            self.deadline = Deadline::after(patient.later.since(), patient.allowed);
+        }
         self.timing.upstream = started.elapsed();
         answered.map_err(|failed| failed.into_trouble(upstream.authority()))
     }
@@ -499,8 +542,12 @@ impl Call {
 
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
-        let served = &self.served;
-        served.meters.ended(end, status, took);
+        let meters = &self.served.meters;
+        match &self.later {
+            // Its request was answered with 202 and counted then.
+            Some(patient) if !patient.later.is_to_be_counted() => meters.finished(end, false),
+            _ => meters.ended(end, status, took),
+        }
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
     }

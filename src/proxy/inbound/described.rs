@@ -20,6 +20,7 @@ pub fn describe<'a>(
         ("/hermes/heartbeat", "get", health("heartbeat", &ids)),
         ("/hermes/handshake", "get", handshake(&ids)),
         ("/hermes/invoke", "post", invoke(&ids)),
+        ("/hermes/calls/{call_id}", "get", call()),
         ("/hermes/openapi.json", "get", document()),
     ] {
         description.path(path, json!({method: operation}));
@@ -120,6 +121,35 @@ fn invoke(ids: &[&str]) -> Value {
         "parameters": parameters(),
         "requestBody": {"required": true, "content": {"application/json": {"schema": schema}}},
         "responses": responses(json!({})),
+    })
+}
+
+fn call() -> Value {
+    let text = json!({"type": "string"});
+    let open = json!({
+        "type": "object",
+        "required": ["task_id", "call_id", "state"],
+        "properties": {"task_id": text, "call_id": text, "state": text},
+    });
+    json!({
+        "operationId": "hermes-call",
+        "summary": "The reply of a call that was made with Prefer: respond-async.",
+        "tags": ["hermes"],
+        "parameters": [
+            {"name": "call_id", "in": "path", "required": true, "schema": text},
+            {
+                "name": "Prefer",
+                "in": "header",
+                "description": "wait=SECONDS: how long to wait for the end of a call that is open.",
+                "schema": text,
+            },
+        ],
+        "responses": {
+            "202": json_reply("The call is open.", open),
+            "404": problem_response(404),
+            "409": problem_response(409),
+            "default": {"description": "The reply, as the call itself would have been answered."},
+        },
     })
 }
 

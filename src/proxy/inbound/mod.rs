@@ -5,6 +5,7 @@
 //! contract's is never passed through.
 
 mod call;
+mod deferred;
 mod described;
 mod passthrough;
 mod permits;
@@ -23,6 +24,7 @@ use super::head;
 use super::headers;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
+use super::later::{self, Prefer};
 use super::received::Received;
 use super::refusal::Refusals;
 use super::respond::Trouble;
@@ -30,6 +32,7 @@ use super::target;
 use super::tunnel::Tunnels;
 use super::upstream::Upstream;
 use crate::context::{AgentName, Fields};
+use crate::deferred::Deferred;
 use crate::identity::Trust;
 use crate::lifecycle::Observer;
 use crate::reply::Replies;
@@ -93,6 +96,7 @@ pub struct Inbound {
     upstream: Arc<Upstream>,
     active: Arc<Active>,
     replies: Replies,
+    deferred: Deferred,
     lifecycle: Observer,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
@@ -114,7 +118,7 @@ impl Inbound {
         config: Config,
         recorder: Arc<Recorder>,
         upstream: Arc<Upstream>,
-        (active, replies): (Arc<Active>, Replies),
+        (active, replies, deferred): (Arc<Active>, Replies, Deferred),
         lifecycle: Observer,
         keeper: Keeper,
         tunnels: Tunnels,
@@ -133,6 +137,7 @@ impl Inbound {
             upstream,
             active,
             replies,
+            deferred,
             lifecycle,
             keeper,
             tunnels,
@@ -281,7 +286,7 @@ impl Inbound {
             Route::Contract(served) => match self.config.limits.check(&head) {
                 Ok(()) => {
                     let source = Source::Body(body);
-                    return self.lasting(served, head, source, fields, began).await;
+                    return self.made(served, head, source, fields, began).await;
                 }
                 Err(trouble) => trouble,
             },
@@ -291,18 +296,29 @@ impl Inbound {
         refusal.await
     }
 
-    fn lasting(
+    /// Has a call carried out, and waits for its reply unless the caller prefers not to.
+    async fn made(
         self: Arc<Self>,
         served: Arc<Served>,
-        head: Parts,
-        source: Source,
+        mut head: Parts,
+        mut source: Source,
         fields: Fields,
         began: Instant,
-    ) -> Lasting {
+    ) -> Response<Body> {
+        let prefer = Prefer::take(&mut head.headers);
+        if prefer.respond_async {
+            match self.deferred.place() {
+                Some(place) => {
+                    let called = (served, head, source, fields, began);
+                    return self.deferred(prefer, place, called).await;
+                }
+                None => source = Source::Refused(Box::new(later::crowded())),
+            }
+        }
         let presence = Arc::default();
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, served, fields, Arc::clone(&presence), began);
-        Lasting::new(keeper, presence, call.run(head, source))
+        let call = call::Call::new(self, served, fields, Arc::clone(&presence), None, began);
+        Lasting::new(keeper, presence, call.run(head, source)).await
     }
 
     fn is_draining(&self) -> bool {

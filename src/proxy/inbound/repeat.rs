@@ -106,7 +106,7 @@ fn name(served: &Served, fields: &Fields, head: &Parts) -> Result<Name, Trouble>
 }
 
 /// Names whose key it is: the calling application, else the peer's address.
-fn scope(fields: &Fields, headers: &HeaderMap) -> Arc<str> {
+pub fn scope(fields: &Fields, headers: &HeaderMap) -> Arc<str> {
     if let Some(application) = fields.application.as_deref() {
         return Arc::from(application);
     }

@@ -6,6 +6,7 @@ use crate::proxy::body::Body;
 use crate::proxy::check;
 use crate::proxy::envelope::Envelope;
 use crate::proxy::intake::Source;
+use crate::proxy::later::CALLS;
 use crate::proxy::received::Received;
 use crate::proxy::respond::Trouble;
 use crate::task::Problem;
@@ -62,6 +63,10 @@ impl Inbound {
                 _,
             ) => Err(wrong_method("GET")),
             ("/hermes/invoke", _) => Err(wrong_method("POST")),
+            (path, method) if path.starts_with(CALLS) => match *method {
+                Method::GET => return self.fetch(&head, &fields).await,
+                _ => Err(wrong_method("GET")),
+            },
             _ => Err(Trouble::new(
                 Problem::NotFound,
                 "no such path under /hermes/",
@@ -166,7 +171,7 @@ impl Inbound {
         let read = self.config.limits.read(body).await;
         let unwrapped = self.unwrap(&mut head, read);
         match meant(&roster, unwrapped, &fields) {
-            Ok((served, source, fields)) => self.lasting(served, head, source, fields, began).await,
+            Ok((served, source, fields)) => self.made(served, head, source, fields, began).await,
             Err(trouble) => self.refusals.refuse(&trouble, &fields),
         }
     }

@@ -3,6 +3,7 @@
 pub mod budget;
 mod call;
 mod choice;
+mod deferred;
 mod discover;
 mod explain;
 mod fleet;
@@ -27,6 +28,7 @@ use super::head;
 use super::headers;
 use super::intake::{Limits, Source};
 use super::lasting::{Keeper, Lasting};
+use super::later::{self, Prefer};
 use super::received::Received;
 use super::refusal::Refusals;
 use super::respond::Trouble;
@@ -35,6 +37,7 @@ use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
 use crate::context::{AgentName, Fields, Origin};
 use crate::contract::watch::Directory;
+use crate::deferred::Deferred;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
 use crate::route::EjectionConfig;
@@ -91,6 +94,7 @@ pub struct Outbound {
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
     active: Arc<Active>,
+    deferred: Deferred,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     refusals: Refusals,
@@ -107,7 +111,7 @@ impl Outbound {
         recorder: Arc<Recorder>,
         directory: Arc<Directory>,
         (upstreams, tls): (Upstreams, Option<Arc<Tls>>),
-        active: Arc<Active>,
+        (active, deferred): (Arc<Active>, Deferred),
         keeper: Keeper,
         tunnels: Tunnels,
     ) -> Self {
@@ -131,6 +135,7 @@ impl Outbound {
             upstreams: Arc::new(upstreams),
             tls,
             active,
+            deferred,
             keeper,
             tunnels,
             questions: Arc::new(Semaphore::new(discover::MOST_QUESTIONS)),
@@ -215,6 +220,11 @@ impl Outbound {
                 self.count(response.status().as_u16(), began);
                 response
             }
+            Ok(Route::Reply(call_id)) => {
+                let response = self.fetch(call_id, &head).await;
+                self.count(response.status().as_u16(), began);
+                response
+            }
             Ok(Route::Agent { whom, target }) => {
                 head.uri = target;
                 self.native(whom, head, body, fields, began).await
@@ -272,7 +282,7 @@ impl Outbound {
     ) -> Response<Body> {
         let errand = self.errand(fields, &head.headers);
         match self.lead_to(whom, &errand, began).await {
-            Ok(callee) => self.lasting(callee, head, source, errand, began).await,
+            Ok(callee) => self.made(callee, head, source, errand, began).await,
             Err(trouble) => self.unanswered(&trouble, &errand.names(), began),
         }
     }
@@ -312,7 +322,7 @@ impl Outbound {
             return self.refusals.turn_away(&trouble, &names, &head, body).await;
         }
         let source = Source::Body(body);
-        self.lasting(callee, head, source, errand, began).await
+        self.made(callee, head, source, errand, began).await
     }
 
     /// Reads a wrapper and finds out whom it is for.
@@ -341,18 +351,29 @@ impl Outbound {
         Ok((whom, envelope.input, joined))
     }
 
-    fn lasting(
+    /// Has a call made, and waits for its reply unless the application prefers not to.
+    async fn made(
         self: Arc<Self>,
         callee: Callee,
-        head: Parts,
-        source: Source,
+        mut head: Parts,
+        mut source: Source,
         errand: Errand,
         began: Instant,
-    ) -> Lasting {
+    ) -> Response<Body> {
+        let prefer = Prefer::take(&mut head.headers);
+        if prefer.respond_async {
+            match self.deferred.place() {
+                Some(place) => {
+                    let made = (callee, head, source, errand, began);
+                    return self.deferred(prefer, place, made).await;
+                }
+                None => source = Source::Refused(Box::new(later::crowded())),
+            }
+        }
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, callee, errand, began);
+        let call = call::Call::new(self, callee, errand, None, began);
         let presence = call.presence();
-        Lasting::new(keeper, presence, call.run(head, source))
+        Lasting::new(keeper, presence, call.run(head, source)).await
     }
 
     /// Answers a call to a contract that is not known; it counts as a call made.

@@ -6,8 +6,9 @@
 use crate::context::AgentName;
 use crate::contract::{ContractId, Range};
 use crate::identity::local::{Asked, Local};
+use crate::proxy::later::{self, CALLS};
 use crate::proxy::respond::Trouble;
-use crate::task::Problem;
+use crate::task::{Id, Problem};
 use http::request::Parts;
 use http::uri::Scheme;
 use http::{Method, Uri, Version};
@@ -24,6 +25,8 @@ pub enum Route {
     Report,
     /// The question which agents there are.
     Discover,
+    /// The reply of a call that is answered later.
+    Reply(Id),
     /// An agent, and the target there.
     Agent { whom: Whom, target: Uri },
     /// A listed host and its port.
@@ -80,9 +83,20 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
             }),
         };
     }
+    if path.starts_with(CALLS) {
+        return match head.method {
+            Method::GET => later::call_at(path)
+                .map(Route::Reply)
+                .ok_or_else(later::unknown),
+            _ => Err(Trouble {
+                allow: Some("GET".to_owned()),
+                ..Trouble::new(Problem::MethodNotAllowed, "use GET")
+            }),
+        };
+    }
     let Some(rest) = path.strip_prefix("/agents/") else {
         let detail = "here are POST /hermes/invoke, POST /hermes/discover, POST /report-status, \
-                      /agents/{agent}/{path}, and as a proxy http://{agent}.hermes/{path}; other \
+                      GET /hermes/calls/{call_id}, /agents/{agent}/{path}, and as a proxy http://{agent}.hermes/{path}; other \
                       listeners of this machine are reached if outbound.allow_hosts lists them";
         return Err(Trouble::new(Problem::NotFound, detail));
     };
@@ -182,6 +196,7 @@ mod tests {
             Ok(Route::Invoke) => "invoke".to_owned(),
             Ok(Route::Report) => "report".to_owned(),
             Ok(Route::Discover) => "discover".to_owned(),
+            Ok(Route::Reply(call_id)) => format!("reply of {}", call_id.as_str()),
             Ok(Route::Foreign { host, port }) => format!("to {host}:{port}"),
             Ok(Route::Agent { whom, target }) => match whom {
                 Whom::Contract(agent) => match agent.version {
@@ -203,6 +218,10 @@ mod tests {
             ("GET", "localhost", "/report-status", "method-not-allowed"),
             ("POST", "localhost", "/hermes/discover", "discover"),
             ("GET", "localhost", "/hermes/discover", "method-not-allowed"),
+            ("GET", "localhost", "/hermes/calls/c-1:~", "reply of c-1:~"),
+            ("GET", "localhost", "/hermes/calls/", "not-found"),
+            ("GET", "localhost", "/hermes/calls/a/b", "not-found"),
+            ("POST", "localhost", "/hermes/calls/c", "method-not-allowed"),
             (
                 "POST",
                 "a-v1.0.hermes",

@@ -131,7 +131,8 @@ impl Contract {
         self.validations[side as usize][result as usize].inc();
     }
 
-    fn finished(&self, end: State, degraded: bool) {
+    /// Counts a call (outbound) or an attempt (inbound) that has ended, whatever was replied.
+    pub fn finished(&self, end: State, degraded: bool) {
         if let Some(index) = ENDS.iter().position(|state| *state == end) {
             self.finished[index][usize::from(degraded)].inc();
         }

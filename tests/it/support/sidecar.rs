@@ -227,6 +227,14 @@ impl Setup {
         self
     }
 
+    /// Changes the body of the contract given last.
+    pub fn revise(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        let last = self.contracts.last_mut();
+        let (body, _) = last.expect("`revise` follows `contract`");
+        change(body.as_mut().expect("the application hands it out"));
+        self
+    }
+
     /// Registers with the Consul (or link to one) at `address`.
     pub fn consul(self, address: &str) -> Self {
         self.set("consul.address", address)

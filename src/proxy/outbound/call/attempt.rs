@@ -10,6 +10,7 @@ use crate::contract::watch::Offer;
 use crate::contract::{Compiled, Contract};
 use crate::identity::Digest;
 use crate::proxy::attempt::{Attempt, Following, deadline_at};
+use crate::proxy::body::Body;
 use crate::proxy::check::{Check, Mode};
 use crate::proxy::forward::{self, Answer};
 use crate::proxy::head;
@@ -17,10 +18,12 @@ use crate::proxy::outbound::choice::{Asking, Chosen};
 use crate::proxy::outbound::place::Place;
 use crate::proxy::outbound::whom::Callee;
 use crate::proxy::respond::Trouble;
+use crate::proxy::upstream::Upstream;
 use crate::socket::Speaks;
 use crate::task::{Course, Deadline, Problem, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{self, AttemptKind, Side};
 use bytes::Bytes;
+use http::Request;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +41,8 @@ pub struct Plan {
     pub deadline: Deadline,
     /// When the call ends, which the callee is told.
     pub call_ends: Deadline,
+    /// The callee has said that its application has the request.
+    pub is_acknowledged: bool,
     /// The contract of the agent that a fallback stands in for.
     pub relied_on: Option<Arc<Compiled>>,
     pub meters: Arc<metrics::Contract>,
@@ -124,7 +129,8 @@ impl Call {
                 version: Some(contract.version.to_string()),
             },
             deadline: self.clock.attempt_ends(Instant::now(), contract),
-            call_ends: self.clock.ends(),
+            call_ends: self.clock.work_ends(Instant::now()),
+            is_acknowledged: false,
             relied_on: None,
             meters: callee.found.meters().clone(),
             awaits: false,
@@ -209,13 +215,13 @@ impl Call {
     pub(super) async fn send(
         &mut self,
         mut attempt: Attempt,
-        plan: Plan,
+        mut plan: Plan,
         order: &Order,
         kind: AttemptKind,
     ) -> Tried {
         plan.meters.attempted(kind);
         let started = Instant::now();
-        let answered = self.ask(&mut attempt, &plan, order).await;
+        let answered = self.ask(&mut attempt, &mut plan, order).await;
         let timeout = plan.contract().constraints.timeout;
         plan.meters.timeout_used(started.elapsed(), timeout);
         let outcome = self.judge(&mut attempt, &plan, answered).await;
@@ -263,7 +269,7 @@ impl Call {
     async fn ask(
         &mut self,
         attempt: &mut Attempt,
-        plan: &Plan,
+        plan: &mut Plan,
         order: &Order,
     ) -> Result<Answer, Trouble> {
         let retry = self.outbound.config.retry;
@@ -291,29 +297,45 @@ impl Call {
     async fn ask_once(
         &mut self,
         attempt: &mut Attempt,
-        plan: &Plan,
+        plan: &mut Plan,
         order: &Order,
     ) -> Result<Answer, Trouble> {
         let started = Instant::now();
         let request = self.request(plan, order);
         let upstream = self.outbound.peer(&plan.offer.instance)?;
+        let answered = match self.later.clone() {
+            None => {
+                self.exchange(attempt, &upstream, request, plan.deadline)
+                    .await
+            }
+            Some(later) => {
+                let asked = self.ask_later(&later, attempt, plan, &upstream, request);
+                asked.await
+            }
+        };
+        self.timing.upstream += started.elapsed();
+        let answer = answered?;
+        plan.place.hears(&answer.headers);
+        Ok(answer)
+    }
+
+    /// Sends a request within this deadline.
+    pub(in crate::proxy::outbound) async fn exchange(
+        &self,
+        attempt: &mut Attempt,
+        upstream: &Arc<Upstream>,
+        request: Request<Body>,
+        deadline: Deadline,
+    ) -> Result<Answer, Trouble> {
         let following = Following {
             attempt,
             executes: false,
+            later: None,
         };
         let max = self.outbound.config.limits.max_body_bytes;
-        let answered = forward::exchange(
-            &upstream,
-            (request, Speaks::Either),
-            plan.deadline,
-            max,
-            following,
-        )
-        .await;
-        self.timing.upstream += started.elapsed();
-        let answer = answered.map_err(|failed| failed.into_trouble(upstream.authority()))?;
-        plan.place.hears(&answer.headers);
-        Ok(answer)
+        let request = (request, Speaks::Either);
+        let answered = forward::exchange(upstream, request, deadline, max, following).await;
+        answered.map_err(|failed| failed.into_trouble(upstream.authority()))
     }
 }
 

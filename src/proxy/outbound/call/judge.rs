@@ -70,7 +70,9 @@ impl Outcome {
     fn of(trouble: Trouble, plan: &Plan, attempt: u32) -> Self {
         let execution = match (trouble.executed, trouble.problem) {
             (Some(false), _) => Execution::Not,
-            (_, Problem::Timeout | Problem::UpstreamReset) => Execution::Unknown,
+            (_, Problem::Timeout | Problem::UpstreamReset) if !plan.is_acknowledged => {
+                Execution::Unknown
+            }
             _ => Execution::Done,
         };
         Self {

@@ -23,6 +23,7 @@ use crate::proxy::attempt::Presence;
 use crate::proxy::body::Body;
 use crate::proxy::check;
 use crate::proxy::intake::Source;
+use crate::proxy::later::Later;
 use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
 use crate::task::{Id, Next, Problem, State, Timestamp};
@@ -50,7 +51,8 @@ pub struct Call {
     pub(super) heritage: Heritage,
     pub(super) trace: Trace,
     presence: Arc<Presence>,
-    clock: Clock,
+    pub(super) clock: Clock,
+    pub(super) later: Option<Later>,
     timing: Timing,
     /// An attempt so far may have reached an application.
     reached: bool,
@@ -65,25 +67,37 @@ pub struct Order {
 
 impl Call {
     /// Begins a call to `callee`.
-    pub fn new(outbound: Arc<Outbound>, callee: Callee, errand: Errand, began: Instant) -> Self {
+    pub fn new(
+        outbound: Arc<Outbound>,
+        callee: Callee,
+        errand: Errand,
+        later: Option<Later>,
+        began: Instant,
+    ) -> Self {
         let Errand {
             mut fields,
             heritage,
             trace,
             key,
         } = errand;
-        fields.call_id = Some(Id::mint());
+        let call_id = later.as_ref().map(Later::call_id);
+        fields.call_id = Some(call_id.unwrap_or_else(Id::mint));
         fields.attempt = Some(1);
+        let mut clock = Clock::new(began, fields.deadline, heritage.deadline);
+        if later.is_some() {
+            clock.await_acknowledgement();
+        }
         Self {
             ids: Ids::settle(&mut fields),
             trace,
-            clock: Clock::new(began, fields.deadline, heritage.deadline),
+            clock,
             outbound,
             callee,
             key,
             fields,
             heritage,
-            presence: Arc::default(),
+            presence: Arc::new(later.as_ref().map(Later::presence).unwrap_or_default()),
+            later,
             timing: Timing::default(),
             reached: false,
         }
@@ -222,7 +236,11 @@ impl Call {
     fn count(&self, end: State, degraded: bool, status: u16) {
         let took = self.clock.began().elapsed();
         let meters = self.callee.found.meters();
-        meters.call_ended(end, degraded, status, took);
+        match &self.later {
+            // Its request was answered with 202 and counted then.
+            Some(later) if !later.is_to_be_counted() => meters.finished(end, degraded),
+            _ => meters.call_ended(end, degraded, status, took),
+        }
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }

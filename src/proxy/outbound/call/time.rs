@@ -1,6 +1,9 @@
 //! How long a call may take: one clock, which no attempt restarts.
+//!
+//! The time of a call that is answered later begins anew with its acknowledgement, once.
 
 use crate::contract::{Contract, ContractId};
+use crate::proxy::later::ACKNOWLEDGED_WITHIN;
 use crate::task::{Deadline, GRACE};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -9,24 +12,58 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Clock {
     began: Instant,
-    /// Until when the caller wants to have its answer, if it says so.
-    asked: Option<Deadline>,
+    /// How long the caller would wait for its answer, if it says so.
+    asked: Option<Duration>,
     /// What is left to the task that the call is part of.
     inherited: Option<Deadline>,
-    /// From when on the call's contract is known, and how long that one allows.
-    granted: Option<(Instant, Duration)>,
+    granted: Option<Granted>,
     /// What each fallback adds that is known.
     fallbacks: Vec<(ContractId, Duration)>,
+    acknowledgement: Acknowledgement,
+}
+
+/// From when on the call's contract is known, and how long that one allows.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    from: Instant,
+    whole: Duration,
+    attempts: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Acknowledgement {
+    /// The reply itself is waited for.
+    NotAwaited,
+    Awaited,
+    At(Instant),
 }
 
 impl Clock {
     pub fn new(began: Instant, asked: Option<Duration>, inherited: Option<Deadline>) -> Self {
         Self {
             began,
-            asked: asked.map(|asked| Deadline::after(began, asked)),
+            asked,
             inherited,
             granted: None,
             fallbacks: Vec::new(),
+            acknowledgement: Acknowledgement::NotAwaited,
+        }
+    }
+
+    /// Lets the call's own time begin with its acknowledgement.
+    pub fn await_acknowledgement(&mut self) {
+        self.acknowledgement = Acknowledgement::Awaited;
+    }
+
+    /// Hears of an acknowledgement; the first one counts.
+    pub fn acknowledged(&mut self, now: Instant) {
+        self.acknowledgement = self.once_acknowledged(now);
+    }
+
+    fn once_acknowledged(&self, now: Instant) -> Acknowledgement {
+        match self.acknowledgement {
+            Acknowledgement::Awaited => Acknowledgement::At(now),
+            other => other,
         }
     }
 
@@ -38,8 +75,11 @@ impl Clock {
     /// Grants what the attempts of a call of `contract` may take from `now` on; once.
     pub fn grant(&mut self, now: Instant, contract: &Contract) {
         let attempts = 1 + contract.max_retries;
-        let whole = attempt(contract).saturating_mul(attempts);
-        self.granted.get_or_insert((now, whole));
+        self.granted.get_or_insert(Granted {
+            from: now,
+            whole: attempt(contract).saturating_mul(attempts),
+            attempts,
+        });
     }
 
     /// Adds the time of a fallback; once each.
@@ -56,23 +96,46 @@ impl Clock {
 
     /// Returns when the call ends.
     pub fn ends(&self) -> Deadline {
-        let granted = self.granted.map(|(from, whole)| {
+        self.ends_if(self.acknowledgement)
+    }
+
+    /// Returns when the call ends if the work at its agent begins now.
+    pub fn work_ends(&self, now: Instant) -> Deadline {
+        self.ends_if(self.once_acknowledged(now))
+    }
+
+    fn ends_if(&self, acknowledgement: Acknowledgement) -> Deadline {
+        let since = match acknowledgement {
+            Acknowledgement::NotAwaited => Some(self.began),
+            Acknowledgement::Awaited => None,
+            Acknowledgement::At(instant) => Some(instant),
+        };
+        let asked = self.asked.zip(since);
+        let asked = asked.map(|(asked, since)| Deadline::after(since, asked));
+        let granted = self.granted.map(|granted| {
             let more: Duration = self.fallbacks.iter().map(|(_, more)| *more).sum();
-            Deadline::after(from, whole.saturating_add(more))
+            let whole = granted.whole.saturating_add(more);
+            match acknowledgement {
+                Acknowledgement::NotAwaited => Deadline::after(granted.from, whole),
+                Acknowledgement::At(instant) => Deadline::after(instant, whole),
+                // Each attempt may fail to be acknowledged, and is then followed by the next.
+                Acknowledgement::Awaited => {
+                    let attempts = granted.attempts + self.fallbacks.len() as u32;
+                    let unacknowledged = ACKNOWLEDGED_WITHIN * attempts;
+                    Deadline::after(granted.from, whole.saturating_add(unacknowledged))
+                }
+            }
         });
-        let ends = [self.asked.or(granted), self.inherited]
-            .into_iter()
-            .flatten();
+        let ends = [asked.or(granted), self.inherited].into_iter().flatten();
         let longest = || Deadline::after(self.began, Duration::MAX);
         ends.min().unwrap_or_else(longest)
     }
 
     /// Returns when an attempt ends that begins now.
     pub fn attempt_ends(&self, now: Instant, contract: &Contract) -> Deadline {
-        Deadline::after(now, attempt(contract)).earliest(self.ends())
+        Deadline::after(now, attempt(contract)).earliest(self.work_ends(now))
     }
 }
-
 /// Returns how long a caller waits for one attempt: the contract's timeout, and the grace for a
 /// callee that answers at its very end.
 pub fn attempt(contract: &Contract) -> Duration {

@@ -1,0 +1,338 @@
+//! Calls whose reply is fetched later, by the call's id.
+//!
+//! A call is open from its acknowledgement on; its reply can be had for `KEPT`, also from a
+//! process that was started meanwhile. Whatever a former process left open is in doubt.
+//!
+//! - the row of a call is committed before its caller hears of the acknowledgement, and the reply
+//!   before anybody hears that there is one; a disk that takes longer than `WAIT` is not waited for
+//! - a call is known to its side and scope alone: others hear that there is no such call
+//! - at most `MOST_OPEN` calls are open; of replies the oldest go when there are too many
+//! - elsewhere: who asks for a late reply and how it is told (`proxy`), the file (`store`)
+
+mod open;
+mod table;
+
+pub use open::{Open, Stage};
+pub use table::MIGRATION;
+
+use crate::store::{Store, StoreError, Urgency};
+use crate::task::{Id, State, Timestamp};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// How long a reply can be fetched.
+pub const KEPT: Duration = Duration::from_secs(3_600);
+/// How many calls may be open at once on one side.
+pub const MOST_OPEN: usize = 10_000;
+/// How long a commit is waited for; after that the call goes on, which is counted.
+const WAIT: Duration = Duration::from_millis(50);
+/// Every so many calls, what has had its time goes.
+const PRUNE_EVERY: u32 = 64;
+
+/// How much is kept at most, of both sides together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    pub max_rows: u64,
+    pub max_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_rows: 100_000,
+            max_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Which listener a call came in by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Caller,
+    Callee,
+}
+
+impl Side {
+    fn as_str(self) -> &'static str {
+        match self {
+            Side::Caller => "caller",
+            Side::Callee => "callee",
+        }
+    }
+}
+
+/// What a call is asked for by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// Who may ask for it.
+    pub scope: Arc<str>,
+    pub call_id: Id,
+}
+
+/// A reply as it would have been given at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// What is known of a call.
+#[derive(Debug)]
+pub enum Found {
+    Open(Arc<Open>),
+    Ended(Arc<Reply>),
+    /// It was left in this state, and nobody will say what became of it.
+    InDoubt {
+        task_id: Id,
+        state: State,
+    },
+    /// There is none of that name, or its time is up.
+    Unknown,
+}
+
+/// Hears that a commit took too long or failed.
+pub type Degraded = Arc<dyn Fn() + Send + Sync>;
+
+/// The late calls of one listener; cheap to clone.
+#[derive(Clone)]
+pub struct Deferred {
+    side: Side,
+    store: Store,
+    /// Random per start: a row of another start was left by a process that is no more.
+    boot: Arc<str>,
+    config: Config,
+    degraded: Degraded,
+    calls: Calls,
+    places: Arc<Semaphore>,
+    begun: Arc<AtomicU32>,
+    room: Arc<Room>,
+}
+
+/// What may come before rows and bytes are counted again; at first nothing, since nobody has
+/// counted yet.
+#[derive(Debug, Default)]
+struct Room {
+    rows: AtomicI64,
+    bytes: AtomicI64,
+}
+
+/// The calls that this process has open, or whose reply is on its way into the file.
+type Calls = Arc<Mutex<HashMap<Name, Arc<Open>>>>;
+
+/// A place among the open calls.
+#[derive(Debug)]
+pub struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// An acknowledged call; let go of without a reply it leaves a doubt.
+pub struct Entry {
+    deferred: Deferred,
+    name: Name,
+    open: Arc<Open>,
+    row: table::Row,
+    place: Option<Place>,
+}
+
+impl Deferred {
+    pub fn new(side: Side, store: Store, boot: &str, config: Config, degraded: Degraded) -> Self {
+        Self {
+            side,
+            store,
+            boot: Arc::from(boot),
+            config,
+            degraded,
+            calls: Arc::default(),
+            places: Arc::new(Semaphore::new(MOST_OPEN)),
+            begun: Arc::default(),
+            room: Arc::default(),
+        }
+    }
+
+    /// Takes a place for a call, unless too many are open.
+    pub fn place(&self) -> Option<Place> {
+        let permit = self.places.clone().try_acquire_owned().ok()?;
+        Some(Place { _permit: permit })
+    }
+
+    /// Enters an acknowledged call under `name`, in the place of an earlier attempt at it.
+    pub async fn begin(&self, name: Name, open: Arc<Open>, place: Place) -> Entry {
+        let row = table::Row {
+            side: self.side.as_str(),
+            name: name.clone(),
+            run: Id::mint(),
+            task_id: open.task_id.clone(),
+            boot: self.boot.clone(),
+        };
+        self.lock().insert(name.clone(), open.clone());
+        let entry = Entry {
+            deferred: self.clone(),
+            name,
+            open,
+            row: row.clone(),
+            place: Some(place),
+        };
+        let upkeep = self.upkeep(1, 0);
+        let now = Timestamp::now();
+        let begun = self.store.append(move |connection| {
+            upkeep.run(connection, now)?;
+            table::begin(connection, &row, now)
+        });
+        match tokio::time::timeout(WAIT, begun).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.unrecorded(&error),
+            Err(late) => self.unrecorded(&late),
+        }
+        entry
+    }
+
+    /// Looks a call up.
+    pub async fn find(&self, name: &Name) -> Result<Found, StoreError> {
+        if let Some(open) = self.lock().get(name) {
+            return Ok(match open.stage() {
+                Stage::Ended(reply) => Found::Ended(reply),
+                _ => Found::Open(open.clone()),
+            });
+        }
+        let (side, name, now) = (self.side.as_str(), name.clone(), Timestamp::now());
+        let known = self.store.read(move |c| table::find(c, side, &name, now));
+        Ok(match known.await? {
+            None => Found::Unknown,
+            Some(table::Known::Ended(reply)) => Found::Ended(Arc::new(reply)),
+            Some(table::Known::Left { task_id, state }) => Found::InDoubt { task_id, state },
+        })
+    }
+
+    /// Takes the room of what is about to be written.
+    fn upkeep(&self, rows: i64, bytes: usize) -> Upkeep {
+        let before = self.begun.fetch_add(1, Ordering::Relaxed);
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let room = &self.room;
+        let rows_left = room.rows.fetch_sub(rows, Ordering::Relaxed) - rows;
+        let bytes_left = room.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        Upkeep {
+            is_due: before.is_multiple_of(PRUNE_EVERY),
+            has_room: rows_left > 0 && bytes_left > 0,
+            coming: (rows, bytes),
+            boot: self.boot.clone(),
+            config: self.config,
+            room: room.clone(),
+        }
+    }
+
+    fn unrecorded(&self, error: &dyn std::error::Error) {
+        (self.degraded)();
+        tracing::warn!(%error, "a call that is answered later goes on unrecorded");
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Name, Arc<Open>>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Keeps the reply, then lets those know that wait for it.
+    pub async fn answered(mut self, reply: Reply) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        let deferred = &self.deferred;
+        let reply = Arc::new(reply);
+        let upkeep = deferred.upkeep(0, table::size(&reply));
+        let (row, kept, now) = (self.row.clone(), reply.clone(), Timestamp::now());
+        let (calls, name, open) = (deferred.calls.clone(), self.name.clone(), self.open.clone());
+        let (committed, heard) = oneshot::channel();
+        let queued = deferred.store.submit(
+            Urgency::Now,
+            move |connection| {
+                upkeep.run(connection, now)?;
+                table::answered(connection, &row, &kept, now)
+            },
+            move |written| {
+                // Until here the reply is in memory, and counts as an open call.
+                forget(&calls, &name, &open);
+                drop(place);
+                committed.send(written).ok();
+            },
+        );
+        let written = match queued {
+            Ok(()) => tokio::time::timeout(WAIT, heard).await,
+            Err(refused) => {
+                // Nobody will settle it; those who wait now hear the reply all the same.
+                forget(&deferred.calls, &self.name, &self.open);
+                Ok(Ok(Err(refused)))
+            }
+        };
+        match written {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => deferred.unrecorded(&error),
+            Ok(Err(closed)) => deferred.unrecorded(&closed),
+            Err(late) => deferred.unrecorded(&late),
+        }
+        self.open.end(Stage::Ended(reply));
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        forget(&self.deferred.calls, &self.name, &self.open);
+        drop(place);
+        let row = self.row.clone();
+        let left = self.deferred.store.offer(
+            move |connection| table::left(connection, &row, State::FailedExecution),
+            |_written| {},
+        );
+        if let Err(error) = left {
+            tracing::debug!(%error, "the end of a call that is answered later is not recorded");
+        }
+        self.open.end(Stage::Lost);
+    }
+}
+
+/// Takes a call off the open ones, unless another attempt at it has come in its place.
+fn forget(calls: &Calls, name: &Name, open: &Arc<Open>) {
+    let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    if calls
+        .get(name)
+        .is_some_and(|known| Arc::ptr_eq(known, open))
+    {
+        calls.remove(name);
+    }
+}
+
+/// What is done for the table before something is written.
+struct Upkeep {
+    /// What has had its time goes.
+    is_due: bool,
+    has_room: bool,
+    coming: (i64, i64),
+    boot: Arc<str>,
+    config: Config,
+    room: Arc<Room>,
+}
+
+impl Upkeep {
+    fn run(&self, connection: &rusqlite::Connection, now: Timestamp) -> rusqlite::Result<()> {
+        if self.is_due {
+            table::prune(connection, now)?;
+        }
+        if !self.has_room {
+            let left = table::make_room(connection, &self.boot, self.config, self.coming)?;
+            self.room.rows.store(left.0, Ordering::Relaxed);
+            self.room.bytes.store(left.1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

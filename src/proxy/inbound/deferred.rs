@@ -1,0 +1,62 @@
+//! Calls that their caller prefers to be answered later.
+
+use super::call::Call;
+use super::{Inbound, Served, repeat};
+use crate::context::{Fields, Ids};
+use crate::deferred::{Name, Place};
+use crate::proxy::body::Body;
+use crate::proxy::intake::Source;
+use crate::proxy::later::{self, Asked, Later, Prefer};
+use http::Response;
+use http::request::Parts;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+impl Inbound {
+    /// Has a call carried out by itself, and returns what its caller is told at first.
+    pub(super) async fn deferred(
+        self: Arc<Self>,
+        prefer: Prefer,
+        place: Place,
+        (served, head, source, mut fields, began): (Arc<Served>, Parts, Source, Fields, Instant),
+    ) -> Response<Body> {
+        let ids = Ids::settle(&mut fields);
+        let scope = repeat::scope(&fields, &head.headers);
+        let later = Later::new(ids.task_id, ids.call_id);
+        let presence = Arc::new(later.presence());
+        let meters = served.meters.clone();
+        let call = Call::new(
+            self.clone(),
+            served,
+            fields,
+            presence,
+            Some(later.clone()),
+            began,
+        );
+        let asked = Asked {
+            scope,
+            names: call.names(),
+            prefer,
+            began,
+            meters,
+            proxy: &self.config.pseudonym,
+            place,
+        };
+        let call = call.run(head, source);
+        later::defer(&self.deferred, &self.keeper, later, asked, call).await
+    }
+
+    /// Hands out the reply of a call to the application that made it.
+    pub(super) async fn fetch(&self, head: &Parts, fields: &Fields) -> Response<Body> {
+        let Some(call_id) = later::call_at(head.uri.path()) else {
+            return self.refusals.refuse(&later::unknown(), &Fields::default());
+        };
+        let name = Name {
+            scope: repeat::scope(fields, &head.headers),
+            call_id,
+        };
+        let wait = Prefer::read(&head.headers).wait;
+        let answered = later::answer(&self.deferred, &name, wait).await;
+        answered.unwrap_or_else(|told| self.refusals.refuse(&told.trouble, &told.names))
+    }
+}

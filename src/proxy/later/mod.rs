@@ -1,0 +1,309 @@
+//! `Prefer: respond-async`: calls that are acknowledged and answered later (RFC 7240).
+//!
+//! - the call is carried out by itself from the start; whoever asked for it may hang up
+//! - one that ends before the application had it is answered as it would be without the wish
+//! - otherwise the answer is 202, and the reply is fetched at `/hermes/calls/{call_id}`, status,
+//!   fields and bytes as the call would have been answered
+//! - its time counts from the acknowledgement, which has `ACKNOWLEDGED_WITHIN`
+//! - elsewhere: what is kept, and for how long (`deferred`)
+
+mod fetch;
+mod prefer;
+
+pub use fetch::{Fetching, fetch, is_acknowledgement, is_in_flight};
+pub use prefer::{PREFER, Prefer, RESPOND_ASYNC};
+
+use super::attempt::{Attempt, Presence, deadline_at};
+use super::body::Body;
+use super::lasting::Keeper;
+use super::respond::{self, Trouble};
+use crate::context::{Fields, header};
+use crate::deferred::{Deferred, Found, Name, Open, Place, Reply, Stage};
+use crate::task::{Deadline, Id, Problem, State};
+use crate::telemetry::metrics;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use prefer::PREFERENCE_APPLIED;
+use serde_json::json;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Where a reply is fetched; the call's id follows.
+pub const CALLS: &str = "/hermes/calls/";
+/// How long an attempt may take until its application has the request.
+pub const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(3);
+/// How long anybody is kept waiting for an end; who wants to wait longer asks again.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// A call that is answered later, as those see it who carry it out.
+#[derive(Debug, Clone)]
+pub struct Later {
+    open: Arc<Open>,
+    /// When its first attempt was acknowledged.
+    since: Arc<OnceLock<Instant>>,
+}
+
+/// What the asker of a late call is told at first.
+pub struct Asked<'a> {
+    /// Who may fetch the reply.
+    pub scope: Arc<str>,
+    pub names: Fields,
+    pub prefer: Prefer,
+    pub began: Instant,
+    pub meters: Arc<metrics::Contract>,
+    pub proxy: &'a HeaderValue,
+    pub place: Place,
+}
+
+impl Later {
+    pub fn new(task_id: Id, call_id: Id) -> Self {
+        Self {
+            open: Open::new(task_id, call_id),
+            since: Arc::default(),
+        }
+    }
+
+    /// Returns what the call's attempts tell of their states.
+    pub fn presence(&self) -> Presence {
+        Presence::watched(self.open.clone())
+    }
+
+    pub fn call_id(&self) -> Id {
+        self.open.call_id.clone()
+    }
+
+    /// Returns when it was acknowledged; until then the present.
+    pub fn since(&self) -> Instant {
+        self.since.get().copied().unwrap_or_else(Instant::now)
+    }
+
+    /// Hears that the application has the request; from now on the attempt has until `deadline`.
+    pub fn acknowledged(&self, attempt: &mut Attempt, deadline: Deadline) {
+        self.since.get_or_init(Instant::now);
+        attempt.note(|report| report.deadline_at = deadline_at(deadline));
+        self.open.acknowledge();
+    }
+
+    /// Says whether the request is still to be counted, which is done once: with its 202, or with
+    /// the end of the call if that is told instead.
+    pub fn is_to_be_counted(&self) -> bool {
+        self.open.is_to_be_counted()
+    }
+}
+
+/// Carries `call` out by itself and returns what its asker is told at first.
+pub async fn defer(
+    deferred: &Deferred,
+    keeper: &Keeper,
+    later: Later,
+    asked: Asked<'_>,
+    call: impl Future<Output = Response<Body>> + Send + 'static,
+) -> Response<Body> {
+    let open = later.open;
+    let name = Name {
+        scope: asked.scope.clone(),
+        call_id: open.call_id.clone(),
+    };
+    let carried = carry_out(deferred.clone(), name, open.clone(), asked.place, call);
+    if !keeper.begin(carried) {
+        open.end(Stage::Lost);
+    }
+    let wait = asked.prefer.wait.unwrap_or_default().min(LONGEST_WAIT);
+    let stage = match open.entered().await {
+        Stage::Entered => {
+            let until = asked.began + wait;
+            let ended = tokio::time::timeout_at(until, open.ended()).await;
+            ended.unwrap_or(Stage::Entered)
+        }
+        stage => stage,
+    };
+    match stage {
+        // Ended while it was entered: who did not offer to wait is told where to fetch it.
+        Stage::Ended(reply) if !wait.is_zero() || !open.is_acknowledged() => given(&reply),
+        Stage::Lost => respond::trouble(&lost(), &asked.names, asked.proxy),
+        _ => {
+            if open.is_to_be_counted() {
+                let took = asked.began.elapsed();
+                asked.meters.request_ended(Some(202), took);
+            }
+            accepted(&open, &asked.names)
+        }
+    }
+}
+
+/// Carries a call out; once the application has it, its row is written.
+async fn carry_out(
+    deferred: Deferred,
+    name: Name,
+    open: Arc<Open>,
+    place: Place,
+    call: impl Future<Output = Response<Body>> + Send,
+) {
+    let mut unended = Unended(Some(open.clone()));
+    let entering = async {
+        open.acknowledged().await;
+        let entry = deferred.begin(name, open.clone(), place).await;
+        open.enter();
+        entry
+    };
+    let (mut call, mut entering) = (std::pin::pin!(call), std::pin::pin!(entering));
+    let mut entered = None;
+    let response = loop {
+        tokio::select! {
+            biased;
+            response = call.as_mut() => break response,
+            entry = entering.as_mut(), if entered.is_none() => entered = Some(entry),
+        }
+    };
+    let reply = kept(response);
+    if entered.is_none() && open.is_acknowledged() {
+        entered = Some(entering.await);
+    }
+    unended.0 = None;
+    match entered {
+        Some(entry) => entry.answered(reply).await,
+        None => open.end(Stage::Ended(Arc::new(reply))),
+    }
+}
+
+/// Tells those who wait that a call was given up, if it is.
+struct Unended(Option<Arc<Open>>);
+
+impl Drop for Unended {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.take() {
+            open.end(Stage::Lost);
+        }
+    }
+}
+
+/// Answers a request for the reply of a call.
+pub async fn answer(
+    deferred: &Deferred,
+    name: &Name,
+    wait: Option<Duration>,
+) -> Result<Response<Body>, Told> {
+    match deferred.find(name).await {
+        Ok(Found::Open(open)) => {
+            let wait = wait.unwrap_or_default().min(LONGEST_WAIT);
+            match tokio::time::timeout(wait, open.ended()).await {
+                Ok(Stage::Ended(reply)) => Ok(given(&reply)),
+                Ok(_lost) => Err(in_doubt(open.task_id.clone(), State::FailedExecution, name)),
+                Err(_elapsed) => Ok(accepted(&open, &names(&open.task_id, name))),
+            }
+        }
+        Ok(Found::Ended(reply)) => Ok(given(&reply)),
+        Ok(Found::InDoubt { task_id, state }) => Err(in_doubt(task_id, state, name)),
+        Ok(Found::Unknown) => Err(Told {
+            trouble: unknown(),
+            names: Fields::default(),
+        }),
+        Err(error) => {
+            tracing::warn!(%error, "the record of calls could not be read");
+            let detail = "the record of calls could not be read; ask again";
+            let trouble = Trouble::new(Problem::Internal, detail);
+            Err(Told {
+                trouble: trouble.retry_after(Duration::from_secs(1)),
+                names: Fields::default(),
+            })
+        }
+    }
+}
+
+/// A refusal to hand a reply out, and the ids that it repeats.
+pub struct Told {
+    pub trouble: Trouble,
+    pub names: Fields,
+}
+
+fn in_doubt(task_id: Id, state: State, name: &Name) -> Told {
+    let detail = "the sidecar that made this call stopped before its end, or could not keep its \
+                  reply; what came of it is not known here, and its reports at the collector say \
+                  how far it had come";
+    Told {
+        trouble: Trouble::new(Problem::InDoubt, detail).stands(state),
+        names: names(&task_id, name),
+    }
+}
+
+/// Refuses what asks for a call that is not there.
+pub fn unknown() -> Trouble {
+    let detail = "no call of this id is known to this sidecar for this asker; a reply is kept for \
+                  an hour after the call's end and fetched at the Location that its 202 named; \
+                  the collector shows the task at /tasks/{task_id}";
+    Trouble::new(Problem::NotFound, detail)
+}
+
+/// Refuses a call because too many are open.
+pub fn crowded() -> Trouble {
+    let detail = "too many calls that are answered later are open; wait for some of them, or make \
+                  the call without Prefer: respond-async";
+    let overloaded = Trouble::new(Problem::Overloaded, detail).executed(false);
+    overloaded.retry_after(Duration::from_secs(5))
+}
+
+fn lost() -> Trouble {
+    let detail = "the sidecar is stopping; the call was given up";
+    Trouble::new(Problem::Draining, detail)
+}
+
+/// Reads the call that a path asks for.
+pub fn call_at(path: &str) -> Option<Id> {
+    Id::parse(path.strip_prefix(CALLS)?).ok()
+}
+
+fn names(task_id: &Id, name: &Name) -> Fields {
+    Fields {
+        task_id: Some(task_id.clone()),
+        call_id: Some(name.call_id.clone()),
+        ..Fields::default()
+    }
+}
+
+/// Says that a call goes on, and where its reply will be.
+fn accepted(open: &Open, names: &Fields) -> Response<Body> {
+    let state = match open.state() {
+        // What was acknowledged is executing, whatever has been heard of it.
+        State::Pending => State::Executing,
+        state => state,
+    };
+    let body = json!({"task_id": open.task_id, "call_id": open.call_id, "state": state});
+    let mut response = Response::new(Body::whole(Bytes::from(body.to_string())));
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let headers = response.headers_mut();
+    names.write(headers);
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(CONTENT_TYPE, json);
+    let location = HeaderValue::try_from(format!("{CALLS}{}", open.call_id.as_str()));
+    if let Ok(location) = location {
+        headers.insert(LOCATION, location);
+    }
+    headers.insert(PREFERENCE_APPLIED, RESPOND_ASYNC);
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    headers.insert(header::EXECUTED, HeaderValue::from_static("?1"));
+    headers.insert(header::STATE, HeaderValue::from_static(state.as_str()));
+    response
+}
+
+fn given(reply: &Reply) -> Response<Body> {
+    let mut response = Response::new(Body::whole(reply.body.clone()));
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers.clone();
+    response
+}
+
+fn kept(response: Response<Body>) -> Reply {
+    let (head, body) = response.into_parts();
+    let body = match body {
+        Body::Whole(bytes) | Body::Marked(bytes, _) => bytes.unwrap_or_default(),
+        // The reply of a call is never streamed.
+        Body::Stream(_) => Bytes::new(),
+    };
+    Reply {
+        status: head.status,
+        headers: head.headers,
+        body,
+    }
+}
