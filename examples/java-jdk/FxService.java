@@ -27,8 +27,8 @@ public class FxService {
             "USD", new BigDecimal("0.92"),
             "CNY", new BigDecimal("0.128"));
 
-    /** What a request brought to be found again in logs and traces goes on to the next service. */
-    private static final List<String> CORRELATION = List.of("traceparent", "tracestate", "hermes-task-id");
+    /** What W3C Trace Context has every service hand on; nothing of the sidecar is known here. */
+    private static final List<String> CORRELATION = List.of("traceparent", "tracestate");
 
     private static final HttpClient CLIENT = HttpClient.newHttpClient();
     private static final String BOOKING_URL = System.getenv("BOOKING_URL");

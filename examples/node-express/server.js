@@ -6,8 +6,8 @@
 const express = require('express');
 
 const WATCHED = ['embargo', 'sanction', 'weapon', 'dual-use'];
-// What a request brought to be found again in logs and traces goes on to the next service.
-const CORRELATION = ['traceparent', 'tracestate', 'hermes-task-id'];
+// What W3C Trace Context has every service hand on; nothing of the sidecar is known here.
+const CORRELATION = ['traceparent', 'tracestate'];
 const { CONVERSION_URL, PORT = '3000' } = process.env;
 
 const app = express();

@@ -10,8 +10,8 @@ import urllib.request
 
 from flask import Flask, request
 
-# What a request brought to be found again in logs and traces goes on to the next service.
-CORRELATION = ("traceparent", "tracestate", "hermes-task-id")
+# What W3C Trace Context has every service hand on; nothing of the sidecar is known here.
+CORRELATION = ("traceparent", "tracestate")
 SCREENING_URL = os.environ.get("SCREENING_URL")
 
 app = Flask(__name__)

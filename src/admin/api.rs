@@ -1,6 +1,6 @@
 //! Routes of the admin listeners.
 
-use super::{Check, Command, House, Question};
+use super::{Check, Command, House, Question, Unchanged};
 use crate::contract::trust;
 use crate::contract::watch::{Agent, Offer};
 use crate::task::Problem;
@@ -54,7 +54,7 @@ pub fn public(house: Arc<House>) -> Router {
 
 /// Keeps other sites' pages out, and commands without their header.
 async fn guard(State(house): State<Arc<House>>, request: Request, next: Next) -> Response {
-    let checked = house.local.check(request.headers(), request.uri());
+    let checked = (house.local)().check(request.headers(), request.uri());
     if let Err(refused) = checked {
         return problem(StatusCode::FORBIDDEN, "host-refused", &refused.to_string());
     }
@@ -68,13 +68,21 @@ async fn guard(State(house): State<Arc<House>>, request: Request, next: Next) ->
 }
 
 fn problem(status: StatusCode, kind: &str, detail: &str) -> Response {
-    let body = json!({
+    problem_with(status, kind, detail, json!({}))
+}
+
+/// A problem with members of its own.
+fn problem_with(status: StatusCode, kind: &str, detail: &str, more: Value) -> Response {
+    let mut body = json!({
         "type": format!("{}{kind}", Problem::TYPE),
         "title": status.canonical_reason().unwrap_or("Error"),
         "status": status.as_u16(),
         "detail": detail,
         "error": detail,
     });
+    if let (Value::Object(body), Value::Object(mut more)) = (&mut body, more) {
+        body.append(&mut more);
+    }
     let json = [(CONTENT_TYPE, "application/problem+json")];
     (status, json, body.to_string()).into_response()
 }
@@ -288,19 +296,16 @@ async fn quit(State(house): State<Arc<House>>) -> Response {
     tell(&house, Command::Quit).await
 }
 
-/// Reads the settings again. They are files, so this is not for the runtime's own threads.
+/// Reads the settings again; whatever the reply is, either all that can change has, or nothing.
 async fn reload(State(house): State<Arc<House>>) -> Response {
-    match tokio::task::spawn_blocking(move || (house.reload)()).await {
-        Ok(Ok(reloaded)) => Json(reloaded).into_response(),
-        Ok(Err(problems)) => problem(
-            StatusCode::BAD_REQUEST,
-            "bad-settings",
-            &problems.join("\n"),
-        ),
-        Err(error) => {
-            let detail = error.to_string();
-            problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &detail)
+    match (house.reload)().await {
+        Ok(reloaded) => Json(reloaded).into_response(),
+        Err(Unchanged::Problems(problems)) => {
+            let detail = problems.join("\n");
+            let more = json!({"problems": problems});
+            problem_with(StatusCode::BAD_REQUEST, "bad-settings", &detail, more)
         }
+        Err(Unchanged::Refused(why)) => problem(StatusCode::CONFLICT, "not-now", &why),
     }
 }
 

@@ -64,6 +64,18 @@ pub type Seen = Box<dyn Fn(&Agent) -> HashMap<Arc<str>, Value> + Send + Sync>;
 /// An explanation under way.
 pub type Explaining = Pin<Box<dyn Future<Output = Result<Value, Refusal>> + Send>>;
 
+/// A reload under way: what came of it.
+pub type Reloading = Pin<Box<dyn Future<Output = Result<Value, Unchanged>> + Send>>;
+
+/// Why a reload changed nothing.
+#[derive(Debug)]
+pub enum Unchanged {
+    /// Every fault there is.
+    Problems(Vec<String>),
+    /// It is not the time for it.
+    Refused(String),
+}
+
 /// A question that has no answer.
 #[derive(Debug)]
 pub struct Refusal {
@@ -75,7 +87,7 @@ pub struct Refusal {
 
 /// What the listener shows and whom it tells.
 pub struct House {
-    pub local: Local,
+    pub local: Ask<Arc<Local>>,
     pub metrics: Arc<Sidecar>,
     pub spool: Spool,
     pub directory: Arc<Directory>,
@@ -89,6 +101,6 @@ pub struct House {
     pub active: Ask<Value>,
     pub config: Ask<Value>,
     /// Reads the settings again: what came of it, or every fault.
-    pub reload: Ask<Result<Value, Vec<String>>>,
+    pub reload: Ask<Reloading>,
     pub commands: mpsc::Sender<Command>,
 }

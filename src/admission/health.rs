@@ -15,6 +15,9 @@ use tokio::time::Instant;
 /// What is read of a health reply; a longer one says neither status nor version.
 const MOST_BYTES: usize = 64 * 1024;
 
+/// The first wait for an application that does not answer yet.
+const EAGER: Duration = Duration::from_millis(100);
+
 /// Texts of `status` that mean "not well" although the code is 2xx.
 const ILL: [&str; 6] = [
     "starting",
@@ -132,6 +135,8 @@ pub enum Error {
 /// Asks again and again; a worker.
 pub struct Prober {
     config: Config,
+    /// What it is to be from now on.
+    configs: watch::Receiver<Config>,
     client: reqwest::Client,
     health: watch::Sender<Health>,
     /// How often the application became well.
@@ -144,12 +149,19 @@ impl Prober {
         let client = config.client(config.timeout).map_err(Error::Client)?;
         let (health, reader) = watch::channel(Health::Unknown);
         let prober = Self {
+            configs: watch::Sender::new(config.clone()).subscribe(),
             config,
             client,
             health,
             starts: 0,
         };
         Ok((prober, reader))
+    }
+
+    /// Asks as the latest of these says, from its next question on.
+    pub fn following(mut self, configs: watch::Receiver<Config>) -> Self {
+        self.configs = configs;
+        self
     }
 
     /// Asks once.
@@ -160,7 +172,7 @@ impl Prober {
     /// Runs until nobody reads the result; asks faster while the application is still starting.
     pub async fn run(mut self) {
         let mut failures = 0;
-        let mut eager = Backoff::new(Duration::from_millis(100), self.config.interval);
+        let mut eager = Backoff::new(EAGER, self.config.interval);
         while !self.health.is_closed() {
             let asked = Instant::now();
             match self.ask().await {
@@ -181,7 +193,28 @@ impl Prober {
             } else {
                 eager.next_wait().max(Duration::from_millis(50))
             };
-            tokio::time::sleep_until(asked + wait).await;
+            tokio::select! {
+                () = tokio::time::sleep_until(asked + wait) => {}
+                // Without their sender they change no more.
+                Ok(()) = self.configs.changed() => {
+                    self.reconfigure();
+                    eager = Backoff::new(EAGER, self.config.interval);
+                }
+            }
+        }
+    }
+
+    fn reconfigure(&mut self) {
+        let config = self.configs.borrow_and_update().clone();
+        match config.client(config.timeout) {
+            Ok(client) => {
+                self.client = client;
+                self.config = config;
+            }
+            Err(error) => tracing::error!(
+                error = %Chain(&error),
+                "the application is asked for its health as before"
+            ),
         }
     }
 

@@ -29,12 +29,12 @@ const LATEST: Duration = Duration::from_secs(60);
 
 /// Keeps one contract's standing up to date.
 pub struct Judge {
-    pub config: Arc<Config>,
+    pub config: watch::Receiver<Arc<Config>>,
     pub ours: Ours,
     pub trust: Arc<Trust>,
     pub trial: Trial,
-    /// All versions this sidecar serves: a bare health version must be one of them.
-    pub versions: watch::Receiver<Vec<semver::Version>>,
+    /// All contracts this sidecar serves: a bare health version must be that of one of them.
+    pub versions: watch::Receiver<Vec<(String, semver::Version)>>,
     pub metrics: Arc<Sidecar>,
     pub health: watch::Receiver<Health>,
     pub lifecycle: Observer,
@@ -44,6 +44,8 @@ pub struct Judge {
 /// What holds until the application is another.
 struct Memory {
     is_signed: bool,
+    /// The settings of trust that said so.
+    judged_by: u64,
     /// The start that got through its trial.
     tried: Option<Start>,
     /// The start that failures are counted for.
@@ -79,12 +81,19 @@ impl Judge {
     async fn judge(&mut self) {
         let mut memory = Memory {
             is_signed: false,
+            judged_by: 0,
             tried: None,
             seen: None,
             // Half of the waits are longer than the soonest from the first failure on.
             retry: Backoff::new(SOONEST * 2, LATEST),
         };
+        let mut trusts = self.trust.changed();
         loop {
+            let judged_by = *trusts.borrow_and_update();
+            if memory.judged_by != judged_by {
+                memory.judged_by = judged_by;
+                memory.is_signed = false;
+            }
             let again = self.go_through(&mut memory).await;
             let waiting = async {
                 match again {
@@ -95,6 +104,7 @@ impl Judge {
             tokio::select! {
                 () = self.changed() => {}
                 () = waiting => {}
+                Ok(()) = trusts.changed() => {}
             }
         }
     }
@@ -105,6 +115,7 @@ impl Judge {
             // Without their sender they change no more.
             Ok(()) = self.health.changed() => {}
             Ok(()) = self.versions.changed() => {}
+            Ok(()) = self.config.changed() => {}
             else => std::future::pending().await,
         }
     }
@@ -174,9 +185,14 @@ impl Judge {
     }
 
     fn fit(&self, health: &Health) -> Result<Start, Unfit> {
-        let require_version = self.config.require_version;
+        let require_version = self.config.borrow().require_version;
         let contract = &self.ours.contract.contract;
-        fitness::fit(contract, health, &self.versions.borrow(), require_version)
+        // Whatever version of this contract is served at present, this is about ours.
+        let served = self.versions.borrow();
+        let others = served.iter().filter(|(id, _)| id != contract.id.as_str());
+        let mut all: Vec<_> = others.map(|(_, version)| version.clone()).collect();
+        all.push(contract.version.clone());
+        fitness::fit(contract, health, &all, require_version)
     }
 
     fn show_unfit(&self, unfit: Unfit) {

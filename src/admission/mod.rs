@@ -25,7 +25,7 @@ pub use health::{
     Config as HealthConfig, Error as HealthError, Health, Prober, Speaks as HealthSpeaks,
 };
 pub use judge::Judge;
-pub use registrar::{Record, Registrar};
+pub use registrar::{Charge, Record, Registrar};
 pub use standing::{Reader, Standing, Step, StepResult};
 pub use trial::{Limits as TrialLimits, OwnRoute, Trials, plan as plan_trial};
 
@@ -34,7 +34,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What Consul is told about this sidecar, whatever the contract.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub application: String,
     pub instance: String,

@@ -2,6 +2,7 @@
 //!
 //! - registered under a stable id; lost registrations come back within two beats
 //! - the beat goes on whatever Consul answers; nothing ends this worker but the process
+//! - another version of the contract, and other settings, are registered over what is there
 //! - another process under our id (its boot differs after we registered) ends our writing
 //! - on leaving, only what is still ours is deregistered
 
@@ -39,7 +40,9 @@ pub struct Record {
 /// Keeps one contract's record; a worker.
 pub struct Registrar {
     config: Arc<Config>,
+    configs: watch::Receiver<Arc<Config>>,
     ours: Ours,
+    charges: watch::Receiver<Charge>,
     client: Client,
     metrics: Arc<Sidecar>,
     lifecycle: Observer,
@@ -48,10 +51,21 @@ pub struct Registrar {
     state: State,
 }
 
+/// The version of the contract that is to stand in Consul, and how it stands with us.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    pub ours: Ours,
+    pub standing: super::Reader,
+}
+
 /// What the worker remembers between events.
 #[derive(Default)]
 struct State {
     registered: bool,
+    /// What is registered is not what should be.
+    is_outdated: bool,
+    /// What we serve was accepted by Consul before.
+    is_published: bool,
     /// Asked for at least once, so that there may be something to take back.
     was_asked_for: bool,
     /// It was registered at least once: a further time is a repair.
@@ -71,6 +85,7 @@ struct State {
 enum Event {
     Beat,
     Standing,
+    Charged,
     Watched(Option<Registered>),
     WatchFailed,
     Catalogue,
@@ -91,17 +106,20 @@ struct Clock {
 impl Registrar {
     /// Makes the worker and the value it keeps up to date.
     pub fn new(
-        config: Arc<Config>,
-        ours: Ours,
+        mut configs: watch::Receiver<Arc<Config>>,
+        mut charges: watch::Receiver<Charge>,
         client: Client,
         metrics: Arc<Sidecar>,
-        standing: super::Reader,
         lifecycle: Observer,
     ) -> (Self, watch::Receiver<Record>) {
         let (record, records) = watch::channel(Record::default());
+        let Charge { ours, standing } = charges.borrow_and_update().clone();
+        let config = configs.borrow_and_update().clone();
         let registrar = Self {
             config,
+            configs,
             ours,
+            charges,
             client,
             metrics,
             lifecycle,
@@ -151,6 +169,10 @@ impl Registrar {
                 }
             }
             let event = tokio::select! {
+                // The next version's judge is known before that of the last one goes.
+                biased;
+                Ok(()) = self.charges.changed() => Event::Charged,
+                Ok(()) = self.configs.changed() => Event::Charged,
                 changed = self.standing.changed() => match changed {
                     Ok(()) => Event::Standing,
                     Err(_judge_is_gone) => return,
@@ -173,7 +195,24 @@ impl Registrar {
     fn is_adrift(&self) -> bool {
         let signature = AdmissionStep::Signature as usize;
         let is_signed = self.standing.borrow().steps[signature].result.holds();
-        !self.state.registered && !self.state.collided && is_signed
+        let is_wanted = !self.state.registered || self.state.is_outdated;
+        is_wanted && !self.state.collided && is_signed
+    }
+
+    /// Takes over what is to stand in Consul from now on.
+    fn take_over(&mut self) {
+        let before = self.registration(String::new(), CheckStatus::Critical);
+        let Charge { ours, standing } = self.charges.borrow_and_update().clone();
+        let is_same = ours.contract.digest == self.ours.contract.digest
+            && ours.contract.contract.signatures == self.ours.contract.contract.signatures;
+        self.state.is_published &= is_same;
+        (self.ours, self.standing) = (ours, standing);
+        self.config = self.configs.borrow_and_update().clone();
+        let after = self.registration(String::new(), CheckStatus::Critical);
+        if before != after || !is_same {
+            self.state.is_outdated = true;
+            self.state.address = None;
+        }
     }
 
     /// Watches our registration at the local agent; needs no leader and wakes at once.
@@ -205,6 +244,8 @@ impl Registrar {
                 self.look_up_address().await;
             }
             Event::Standing => self.beat().await,
+            // What it is about is registered, with its status, before anything is said of that.
+            Event::Charged => self.take_over(),
             Event::Watched(None) => {
                 if std::mem::take(&mut self.state.collided) {
                     tracing::info!(id = self.id(), "the other process under this id has gone");
@@ -238,7 +279,7 @@ impl Registrar {
     async fn establish(&mut self) -> Result<(), bool> {
         // What was registered before counts as accepted, and an operator may have lowered the
         // version since.
-        let again = self.state.was_registered;
+        let again = self.state.is_published;
         match self.publish(again).await {
             // We know what we serve; those who know it too go on calling us.
             Err(error @ publication::Error::Altered { .. }) if again => self.doubt(&error),
@@ -300,11 +341,13 @@ impl Registrar {
 
     async fn register(&mut self) -> Result<(), crate::consul::Error> {
         let address = self.address().await;
-        let registration = self.registration(address);
+        let registration = self.registration(address, self.first_status());
         self.state.was_asked_for = true;
         self.client.register(&registration).await?;
         let again = std::mem::replace(&mut self.state.was_registered, true);
-        if again {
+        let renews = std::mem::take(&mut self.state.is_outdated);
+        self.state.is_published = true;
+        if again && !renews {
             self.metrics.reregistered();
         }
         let id = registration.id;
@@ -316,13 +359,16 @@ impl Registrar {
         Ok(())
     }
 
-    fn registration(&self, address: String) -> Registration {
-        // It may have fallen while Consul was away.
-        let status = if self.state.was_registered && self.state.passing {
+    /// How what is registered now begins; it may have fallen while Consul was away.
+    fn first_status(&self) -> CheckStatus {
+        if self.state.was_registered && self.state.passing {
             self.status()
         } else {
             CheckStatus::Critical
-        };
+        }
+    }
+
+    fn registration(&self, address: String, status: CheckStatus) -> Registration {
         let layout = self.client.layout();
         self.config
             .registration(&self.ours, layout, address, status)
@@ -454,11 +500,12 @@ impl Registrar {
             .address
             .clone()
             .unwrap_or_else(|| there.address.clone());
-        let wanted = self.registration(address);
+        let wanted = self.registration(address, CheckStatus::Critical);
         let same = there.port == wanted.port
             && there.meta == wanted.meta
             && there.tags == wanted.tags
             && there.weight == wanted.weight;
+        let same = same || self.state.is_outdated;
         if same {
             self.state.hash = Some(there.hash.clone());
         } else {
@@ -468,7 +515,8 @@ impl Registrar {
 
     /// Looks for our entry where callers look: a token or a sync gone wrong shows only there.
     async fn look_into_catalogue(&mut self) {
-        if !self.state.registered || self.state.collided {
+        let is_in_flux = !self.state.registered || self.state.is_outdated;
+        if is_in_flux || self.state.collided {
             return;
         }
         let contract = self.ours.contract.contract.id.as_str();

@@ -1,32 +1,33 @@
 //! Putting a sidecar together, bottom-up.
 
-use super::delivery::{Delivery, looked_up};
-use super::handshake::Follower;
+use super::delivery::{self, Delivery};
 use super::ready::Readiness;
-use super::reload::Reload;
-use super::serving::{Means, Serving};
+use super::reload::{self, Callee, Refused, Reload, Rooms};
+use super::serving::{self, Means, Posts, Serving};
 use super::sidecar::Sidecar;
 use super::sockets::{Addresses, Sockets};
 use super::workers::Workers;
 use super::{Error, application, compose, explain};
 use crate::admin::{self, Command};
-use crate::admission::{self, Handshake, Prober, Trials};
-use crate::config::{CollectorTarget, Settings, Upstream as Application};
+use crate::admission::{self, Prober, Trials};
+use crate::config::{Settings, Upstream as Application};
 use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
 use crate::contract::trust::Trust;
 use crate::contract::watch::Directory;
+use crate::identity::local::Local;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Roster};
 use crate::proxy::outbound::Outbound;
-use crate::proxy::{Active, Keeper, Recorder, Tunnels, Upstream, Upstreams};
+use crate::proxy::{Active, Keep, Keeper, Recorder, Tunnels, Upstream, Upstreams};
 use crate::reply::{self, Replies};
-use crate::reporter::{Shipper, Target};
-use crate::socket::{self, Listener, Routes, Serve, ServerTls};
+use crate::reporter::{Order, Shipper};
+use crate::socket::{self, Listener, Live, Routes, Serve, ServerTls};
 use crate::spool::Spool;
 use crate::store::Store;
 use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
+use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -36,8 +37,8 @@ use tokio_util::task::TaskTracker;
 /// Idle connections to the application are kept below the five seconds after which widespread
 /// servers (Node, uvicorn) close theirs, so that a call seldom meets a closing one.
 const KEEP_APPLICATION: Duration = Duration::from_secs(4);
-/// Other sidecars close after `idle_timeout`; we let go a little earlier.
-const KEEP_PEERS: f64 = 0.9;
+/// Contracts that come in at once while the process runs; the reload waits for further ones.
+const MOST_BEGUN: usize = 16;
 
 /// The parts of a sidecar while it is put together.
 pub struct Builder {
@@ -59,6 +60,10 @@ pub struct Builder {
     /// Watches and connections to upstreams: no calls, so draining does not wait for them.
     background: TaskTracker,
     active: Arc<Active>,
+    /// What bounds connections, and how long those to peers are kept; a reload may change it.
+    listeners: watch::Sender<socket::Limits>,
+    administration: watch::Sender<socket::Limits>,
+    peers: Keep,
 }
 
 impl Builder {
@@ -88,6 +93,9 @@ impl Builder {
         Ok(Self {
             instance: settings.application.instance(port),
             boot: format!("{:016x}", fastrand::u64(..)),
+            listeners: watch::Sender::new(compose::listener(&settings.limits)),
+            administration: watch::Sender::new(compose::administration(&settings.limits)),
+            peers: Keep::new(compose::peers_keep(&settings.limits)),
             settings,
             addresses,
             metrics,
@@ -119,17 +127,18 @@ impl Builder {
             metrics: self.metrics.clone(),
         });
         let mut readiness = self.unready(&directory);
+        let mut callee = None;
         if let (Some(socket), Some(application)) =
             (sockets.inbound, self.settings.application.upstream.clone())
         {
-            self.serve(
+            callee = Some(self.serve(
                 socket,
                 &application,
                 contracts,
                 &trust,
                 &recorder,
                 &mut readiness,
-            )?;
+            )?);
         }
         let outbound = self.call_others(sockets.outbound, &recorder, &directory);
         let mut sources = self.settings.application.contracts.iter();
@@ -140,20 +149,36 @@ impl Builder {
             self.start_without_end("TLS watch", tls.watch());
         }
         let readiness = Arc::new(readiness);
-        let reload = Arc::new(Reload::new(self.settings.clone()));
+        let (orders, shipper) = self.deliver()?;
+        let local = compose::local(&self.settings, &self.addresses.admin);
+        let rooms = Rooms {
+            addresses: self.addresses.clone(),
+            boot: self.boot.clone(),
+            listeners: self.listeners.clone(),
+            administration: self.administration.clone(),
+            local: Arc::new(ArcSwap::from_pointee(local)),
+            outbound: outbound.clone(),
+            peers: self.peers.clone(),
+            trust,
+            client: self.client.clone(),
+            reporter: orders,
+            callee,
+        };
+        let local = rooms.local.clone();
+        let (reload, reloader) = Reload::new(self.settings.clone(), rooms, self.phase.clone());
+        let reload = Arc::new(reload);
+        self.start_without_end("reload", reloader.run());
         let commands = self.administer(
             (sockets.admin, sockets.public),
             directory.clone(),
             outbound,
-            readiness.clone(),
+            (readiness.clone(), local),
             reload.clone(),
         );
-        let shipper = self.deliver()?;
         self.lifecycle.advance(Phase::Serving);
         self.say_serving();
         Ok(Sidecar {
             addresses: self.addresses,
-            settings: self.settings,
             lifecycle: self.lifecycle,
             workers: self.workers,
             commands,
@@ -163,7 +188,7 @@ impl Builder {
             metrics: self.metrics,
             spool: self.spool,
             state: self.state,
-            shipper,
+            shipper: Some(shipper),
             directory,
             calls: self.calls,
             connections: self.connections,
@@ -212,7 +237,7 @@ impl Builder {
         tls: Option<ServerTls>,
         service: Arc<S>,
     ) -> impl Future<Output = ()> + use<S> {
-        let limits = compose::listener(&self.settings.limits);
+        let limits = self.listeners.subscribe();
         let (phase, connections) = (self.phase.clone(), self.connections.clone());
         socket::serve(listener, tls, service, limits, phase, connections)
     }
@@ -239,43 +264,40 @@ impl Builder {
         trust: &Arc<Trust>,
         recorder: &Arc<Recorder>,
         readiness: &mut Readiness,
-    ) -> Result<(), Error> {
+    ) -> Result<Callee, Error> {
         let asked = application::health(&self.settings.application, application)?;
         let limits = compose::trial(&self.settings.limits);
         let trials = Trials::new(&asked, limits).map_err(|e| Error::Client(Box::new(e)))?;
-        let health = self.probe(asked)?;
+        let asked = watch::Sender::new(asked);
+        let health = self.probe(&asked)?;
         readiness.health = Some(health.clone());
-        let inbound = self.addresses.inbound.as_ref();
-        let bound = inbound.unwrap_or(&self.addresses.outbound);
-        let admission = Arc::new(compose::admission(
-            &self.settings,
-            &self.instance,
-            &self.boot,
-            bound,
-            self.addresses.public.as_ref(),
-        ));
+        let admission =
+            reload::admission(&self.settings, &self.instance, &self.boot, &self.addresses);
         let serving = Arc::new(Serving::new(Means {
-            admission,
+            admission: watch::Sender::new(Arc::new(admission)),
+            asked,
+            grace: watch::Sender::new(self.settings.limits.drain_delay),
             client: self.client.clone(),
             metrics: self.metrics.clone(),
             trust: trust.clone(),
             trials: Arc::new(trials),
             health,
             instance: self.instance.clone(),
-            sources: self.settings.application.contracts.clone(),
         }));
         readiness.contracts = serving.entries();
-        for (at, contract) in contracts.into_iter().enumerate() {
-            match contract {
-                Some(contract) => {
-                    let workers = serving.take(at, contract, &self.phase);
-                    self.start_until_leaving("judge", workers.judge.run());
-                    self.start_until_leaving("registrar", workers.registrar.run());
-                }
-                None => self.follow(application, at, &serving)?,
-            }
-        }
-        self.listen_to_peers(socket, application, serving.roster(), recorder)
+        let mut posts = Posts::new(serving.clone(), self.phase.clone());
+        let sources = self.settings.application.contracts.iter().cloned();
+        let begun = posts.arrange(sources.zip(contracts).collect());
+        let (begin, more) = mpsc::channel(MOST_BEGUN);
+        let working = serving::work(begun, more, self.phase.clone());
+        self.start_until_leaving("contracts", working);
+        let inbound = self.listen_to_peers(socket, application, serving.roster(), recorder)?;
+        Ok(Callee {
+            inbound,
+            serving,
+            posts,
+            begin,
+        })
     }
 
     fn listen_to_peers(
@@ -284,11 +306,15 @@ impl Builder {
         application: &Application,
         contracts: watch::Receiver<Roster>,
         recorder: &Arc<Recorder>,
-    ) -> Result<(), Error> {
+    ) -> Result<Arc<Live<Inbound>>, Error> {
         let config = compose::inbound(&self.settings, &self.boot, contracts)?;
         let endpoint = application::endpoint(&self.settings.application, application)?;
-        let upstream = Upstream::new(endpoint, KEEP_APPLICATION, self.background.clone());
-        let inbound = Arc::new(Inbound::new(
+        let upstream = Upstream::new(
+            endpoint,
+            Keep::new(KEEP_APPLICATION),
+            self.background.clone(),
+        );
+        let inbound = Live::new(Inbound::new(
             config,
             recorder.clone(),
             upstream,
@@ -299,9 +325,9 @@ impl Builder {
         ));
         let tls = self.tls.as_ref();
         let tls = tls.map(|tls| super::tls::listener(tls, Clients::Required));
-        let listening = self.listening(socket, tls, inbound);
+        let listening = self.listening(socket, tls, inbound.clone());
         self.workers.start("inbound listener", listening);
-        Ok(())
+        Ok(inbound)
     }
 
     fn replies(&self) -> Replies {
@@ -310,31 +336,13 @@ impl Builder {
 
     fn probe(
         &mut self,
-        config: admission::HealthConfig,
+        asked: &watch::Sender<admission::HealthConfig>,
     ) -> Result<watch::Receiver<admission::Health>, Error> {
+        let config = asked.borrow().clone();
         let (prober, health) = Prober::new(config).map_err(|e| Error::Client(Box::new(e)))?;
+        let prober = prober.following(asked.subscribe());
         self.start_without_end("health prober", prober.run());
         Ok(health)
-    }
-
-    /// Asks the application for the contract of one place, and serves that.
-    fn follow(
-        &mut self,
-        upstream: &Application,
-        at: usize,
-        serving: &Arc<Serving>,
-    ) -> Result<(), Error> {
-        let asked = application::health(&self.settings.application, upstream)?;
-        let handshake = Handshake::new(&asked).map_err(|e| Error::Client(Box::new(e)))?;
-        let follower = Follower {
-            serving: serving.clone(),
-            at,
-            handshake,
-            interval: self.settings.application.health_interval,
-        };
-        let following = follower.run(self.phase.clone());
-        self.start_until_leaving("handshake", following);
-        Ok(())
     }
 
     fn call_others(
@@ -342,15 +350,14 @@ impl Builder {
         socket: Listener,
         recorder: &Arc<Recorder>,
         directory: &Arc<Directory>,
-    ) -> Arc<Outbound> {
+    ) -> Arc<Live<Outbound>> {
         let config = compose::outbound(&self.settings, self.addresses.outbound.clone(), &self.boot);
-        let keep = self.settings.limits.idle_timeout.mul_f64(KEEP_PEERS);
-        let outbound = Arc::new(Outbound::new(
+        let outbound = Live::new(Outbound::new(
             config,
             recorder.clone(),
             directory.clone(),
             (
-                Upstreams::new(keep, self.background.clone()),
+                Upstreams::new(self.peers.clone(), self.background.clone()),
                 self.tls.clone(),
             ),
             self.active.clone(),
@@ -379,8 +386,8 @@ impl Builder {
         &mut self,
         (socket, public): (Listener, Option<Listener>),
         directory: Arc<Directory>,
-        outbound: Arc<Outbound>,
-        readiness: Arc<Readiness>,
+        outbound: Arc<Live<Outbound>>,
+        (readiness, local): (Arc<Readiness>, Arc<ArcSwap<Local>>),
         reload: Arc<Reload>,
     ) -> mpsc::Receiver<Command> {
         let (commands, received) = mpsc::channel(4);
@@ -389,7 +396,7 @@ impl Builder {
         let active = self.active.clone();
         let in_force = reload.clone();
         let house = Arc::new(admin::House {
-            local: compose::local(&self.settings, &self.addresses.admin),
+            local: Box::new(move || local.load_full()),
             metrics: self.metrics.clone(),
             spool: self.spool.clone(),
             directory,
@@ -402,9 +409,13 @@ impl Builder {
             active: Box::new(move || active.list().iter().map(|step| step.shown()).collect()),
             config: Box::new(move || in_force.in_force()),
             reload: Box::new(move || {
-                let reloaded = reload.reload().map_err(|refused| refused.problems())?;
-                reloaded.tell();
-                Ok(reloaded.to_json())
+                let reload = reload.clone();
+                Box::pin(async move {
+                    let reloaded = reload.reload().await;
+                    reloaded
+                        .map(|reloaded| reloaded.to_json())
+                        .map_err(unchanged)
+                })
             }),
             commands,
         });
@@ -425,26 +436,23 @@ impl Builder {
         listener: Listener,
         router: axum::Router,
     ) -> impl Future<Output = ()> + use<> {
-        let limits = compose::administration(&self.settings.limits);
+        let limits = self.administration.subscribe();
         let (phase, connections) = (self.phase.clone(), self.background.clone());
         let routes = Routes::new(router);
         socket::serve(listener, None, routes, limits, phase, connections)
     }
 
-    fn deliver(&mut self) -> Result<Option<Delivery>, Error> {
-        let target = match &self.settings.spool.collector {
-            None => return Ok(None),
-            Some(CollectorTarget::Url(url)) => {
-                Target::Fixed(url.parse().map_err(|e| Error::Client(Box::new(e)))?)
-            }
-            Some(CollectorTarget::Consul(service)) => looked_up(&self.client, service),
-        };
+    fn deliver(&mut self) -> Result<(watch::Sender<Order>, Delivery), Error> {
+        let collector = self.settings.spool.collector.as_ref();
+        let target = delivery::target(&self.client, collector)?;
         let config = compose::reporter(&self.settings.spool);
+        let orders = watch::Sender::new((config.clone(), target.clone()));
         let (spool, metrics, tls) = (self.spool.clone(), self.metrics.clone(), self.tls.clone());
         let shipper = Shipper::new(config, target, spool, metrics, tls);
         let shipper = shipper.map_err(|e| Error::Client(Box::new(e)))?;
+        let shipper = shipper.following(orders.subscribe());
         let phase = self.phase.clone();
-        Ok(Some(Delivery::start(shipper, phase, &mut self.workers)))
+        Ok((orders, Delivery::start(shipper, phase, &mut self.workers)))
     }
 
     /// Starts a worker that may end once the process leaves.
@@ -477,5 +485,13 @@ impl Builder {
                 () = phase.reached(Phase::Stopping) => {}
             }
         });
+    }
+}
+
+/// How the admin listener tells that a reload changed nothing.
+fn unchanged(refused: Refused) -> admin::Unchanged {
+    match refused {
+        Refused::Problems(problems) => admin::Unchanged::Problems(problems),
+        Refused::Leaving | Refused::Crowded => admin::Unchanged::Refused(refused.to_string()),
     }
 }

@@ -1,5 +1,6 @@
 //! One collector process: started, running, stopped.
 
+use super::reload::{Reload, Takes, problem};
 use super::signals::Stoppable;
 use super::sockets::{self, bind};
 use super::workers::Workers;
@@ -8,6 +9,8 @@ use crate::admission::{Beacon, shine};
 use crate::collector;
 use crate::config::Settings;
 use crate::consul::{Client, Observe, Operation, Outcome};
+use crate::contract::trust::Trust;
+use crate::identity::Secret;
 use crate::identity::tls::{COLLECTOR, Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::socket::Address;
@@ -29,8 +32,18 @@ pub struct Collector {
     lifecycle: Lifecycle,
     workers: Workers,
     collector: Arc<collector::Collector>,
+    reload: Reload,
     /// Told when Consul lists it no more; nothing where Consul never did.
     left: Option<oneshot::Receiver<()>>,
+}
+
+/// What of a collector can change while it runs.
+struct Rooms {
+    collector: Arc<collector::Collector>,
+    /// Nothing where Consul is not asked.
+    trust: Option<Arc<Trust>>,
+    /// The token as it was read last.
+    token: Option<Secret>,
 }
 
 impl Collector {
@@ -45,9 +58,10 @@ impl Collector {
         let mut workers = Workers::default();
         let config = collector::Config {
             path: own.store.clone(),
-            token: compose::token("collector.token_file", own.token_file.as_deref())?,
+            token: token(&settings)?,
             retention: own.retention,
         };
+        let token = config.token.clone();
         let (collector, opened) = collector::Collector::open(config, metrics.clone())
             .map_err(|source| compose::failed("collector.store", &own.store, source))?;
         compose::alarm(&own.store, &opened);
@@ -56,9 +70,11 @@ impl Collector {
             true => Some(consul(&settings, &metrics)?),
             false => None,
         };
+        let mut trust = None;
         if let Some(client) = client.clone() {
-            let trust = compose::trust(&settings, Some(collector.store().clone())).await?;
-            let following = collector.follow(client, trust);
+            let judging = compose::trust(&settings, Some(collector.store().clone())).await?;
+            trust = Some(judging.clone());
+            let following = collector.follow(client, judging);
             if let Some(following) = following {
                 follow(following, phase.clone(), &mut workers);
             }
@@ -77,8 +93,20 @@ impl Collector {
             let beacon = beacon(&client, &address, proto(tls.as_ref()), instance)?;
             Some(register(client, beacon, phase.clone(), &mut workers))
         });
+        let rooms = Rooms {
+            collector: collector.clone(),
+            trust,
+            token,
+        };
+        let (reload, reloader) = Reload::new(settings.clone(), rooms, phase.clone());
+        until_stopping("reload", reloader.run(), phase.clone(), &mut workers);
         if let Some(tls) = tls {
-            watch(tls, phase, &mut workers);
+            until_stopping(
+                "TLS watch",
+                async move { tls.watch().await },
+                phase,
+                &mut workers,
+            );
         }
         lifecycle.advance(Phase::Serving);
         tracing::info!(%address, store = %settings.collector.store.display(), "collecting");
@@ -87,6 +115,7 @@ impl Collector {
             lifecycle,
             workers,
             collector,
+            reload,
             left,
         })
     }
@@ -98,11 +127,13 @@ impl Collector {
 
     /// Carries the collector on until it is asked to stop, then stops it.
     pub fn run(self) -> Stoppable<impl Future<Output = Result<(), Error>>> {
-        Stoppable::new(|stop| {
+        let reload = self.reload.clone();
+        let process = Stoppable::new(|stop| {
             self.run_until(async {
                 stop.await;
             })
-        })
+        });
+        process.at_hangup(move || reload.hangup())
     }
 
     /// Carries the collector on until `stop`, then stops it in order.
@@ -144,14 +175,60 @@ fn proto(tls: Option<&Arc<Tls>>) -> &'static str {
     "https"
 }
 
-/// Takes over new TLS files until the process stops.
-fn watch(tls: Arc<Tls>, mut phase: Observer, workers: &mut Workers) {
-    workers.start("TLS watch", async move {
+/// Starts a worker without an end of its own.
+fn until_stopping(
+    name: &'static str,
+    worker: impl Future<Output = ()> + Send + 'static,
+    mut phase: Observer,
+    workers: &mut Workers,
+) {
+    workers.start(name, async move {
         tokio::select! {
-            () = tls.watch() => {}
+            () = worker => {}
             () = phase.reached(Phase::Stopping) => {}
         }
     });
+}
+
+const TOKEN: &str = "collector.token_file";
+
+fn token(settings: &Settings) -> Result<Option<Secret>, Error> {
+    compose::token(TOKEN, settings.collector.token_file.as_deref())
+}
+
+impl Takes for Rooms {
+    type Prepared = Option<Secret>;
+
+    fn concerns(&self, key: &str) -> bool {
+        ["collector.", "log.", "trust."]
+            .iter()
+            .any(|section| key.starts_with(section))
+    }
+
+    async fn prepare(
+        &self,
+        _: &Settings,
+        settings: &Settings,
+    ) -> Result<Option<Secret>, Vec<String>> {
+        let token = token(settings).map_err(|error| vec![problem(settings, TOKEN, &error)])?;
+        // Whether certificates are asked for is settled with the listener.
+        if settings.tls.is_some() && token.is_some() != self.token.is_some() {
+            let come = "collector.token_file: with TLS a token comes or goes with a restart alone";
+            return Err(vec![come.to_owned()]);
+        }
+        Ok(token)
+    }
+
+    async fn settle(&mut self, token: Option<Secret>, settings: &Settings) -> Vec<String> {
+        let is_new = self.token != token;
+        self.token.clone_from(&token);
+        let retention = settings.collector.retention;
+        self.collector.follow_terms(token, retention);
+        if let Some(trust) = &self.trust {
+            trust.follow(settings.trust.clone());
+        }
+        is_new.then(|| TOKEN.to_owned()).into_iter().collect()
+    }
 }
 
 /// Makes the one client for the settings' Consul; its requests are counted.

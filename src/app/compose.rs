@@ -154,6 +154,12 @@ pub fn listener(limits: &config::Limits) -> socket::Limits {
     }
 }
 
+/// How long idle connections to other sidecars are kept: those close them after `idle_timeout`; we
+/// let go a little earlier.
+pub fn peers_keep(limits: &config::Limits) -> Duration {
+    limits.idle_timeout.mul_f64(0.9)
+}
+
 /// The admin listeners need few connections, and must have some left when callers take many.
 pub fn administration(limits: &config::Limits) -> socket::Limits {
     socket::Limits {

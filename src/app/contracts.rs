@@ -10,26 +10,43 @@ use std::sync::Arc;
 /// Reads and compiles every contract file, in the order of `sources`; the first with faults ends
 /// the start. A contract that the application hands out is nothing yet.
 pub fn load(sources: &[ContractSource]) -> Result<Vec<Option<Arc<Compiled>>>, Error> {
+    let (loaded, faults) = look(sources);
+    match faults.into_iter().next() {
+        Some((_, fault)) => Err(fault),
+        None => Ok(loaded),
+    }
+}
+
+/// What was loaded, and the faults with the numbers of their entries.
+pub type Looked = (Vec<Option<Arc<Compiled>>>, Vec<(usize, Error)>);
+
+/// Reads and compiles every contract file, and names all faults.
+pub fn look(sources: &[ContractSource]) -> Looked {
     let cache = Cache::new();
     let mut loaded: Vec<Option<Arc<Compiled>>> = Vec::with_capacity(sources.len());
-    for source in sources {
-        let Some(file) = source.file() else {
-            loaded.push(None);
-            continue;
+    let mut faults = Vec::new();
+    for (at, source) in sources.iter().enumerate() {
+        let read = source.file().map(|file| (file, read(file, source, &cache)));
+        let contract = match read {
+            None => None,
+            Some((_, Err(fault))) => {
+                faults.push((at, fault));
+                None
+            }
+            Some((file, Ok(contract))) => {
+                let id = &contract.contract.id;
+                // Both would register under one id and undo each other.
+                let mut others = loaded.iter().flatten();
+                if others.any(|other| other.contract.id == *id) {
+                    let (path, id) = (file.to_owned(), id.to_string());
+                    faults.push((at, Error::ContractTwice { path, id }));
+                }
+                Some(contract)
+            }
         };
-        let contract = read(file, source, &cache)?;
-        let id = &contract.contract.id;
-        // Both would register under one id and undo each other.
-        let mut others = loaded.iter().flatten();
-        if others.any(|other| other.contract.id == *id) {
-            return Err(Error::ContractTwice {
-                path: file.to_owned(),
-                id: id.to_string(),
-            });
-        }
-        loaded.push(Some(contract));
+        loaded.push(contract);
     }
-    Ok(loaded)
+    (loaded, faults)
 }
 
 fn read(file: &Path, source: &ContractSource, cache: &Cache) -> Result<Arc<Compiled>, Error> {

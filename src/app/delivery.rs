@@ -1,9 +1,12 @@
 //! The reporter while a sidecar runs, its last round, and where it finds its collector.
 
+use super::Error;
 use super::workers::Workers;
+use crate::config::CollectorTarget;
 use crate::consul::{Client, Poll};
 use crate::lifecycle::{Observer, Phase};
 use crate::reporter::{Shipper, Target, Url};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -42,10 +45,21 @@ impl Delivery {
     }
 }
 
+/// Says where reports go.
+pub fn target(client: &Client, collector: Option<&CollectorTarget>) -> Result<Target, Error> {
+    Ok(match collector {
+        None => Target::Nowhere,
+        Some(CollectorTarget::Url(url)) => {
+            Target::Fixed(url.parse().map_err(|e| Error::Client(Box::new(e)))?)
+        }
+        Some(CollectorTarget::Consul(service)) => looked_up(client, service),
+    })
+}
+
 /// Finds the collector in Consul anew for every round; any passing one will do.
-pub fn looked_up(client: &Client, service: &str) -> Target {
+fn looked_up(client: &Client, service: &str) -> Target {
     let (client, service) = (client.clone(), service.to_owned());
-    Target::Lookup(Box::new(move || {
+    Target::Lookup(Arc::new(move || {
         let (client, service) = (client.clone(), service.clone());
         Box::pin(async move {
             let name = client.layout().service(&service);

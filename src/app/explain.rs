@@ -2,12 +2,13 @@
 
 use crate::admin::{Explain, Question, Refusal, Seen};
 use crate::proxy::outbound::{self, Outbound};
+use crate::socket::Live;
 use std::sync::Arc;
 
 /// Hands questions to `outbound`.
-pub fn explain(outbound: Arc<Outbound>) -> Explain {
+pub fn explain(outbound: Arc<Live<Outbound>>) -> Explain {
     Box::new(move |question| {
-        let outbound = outbound.clone();
+        let outbound = outbound.now();
         Box::pin(async move {
             let explained = outbound.explain(put(question)).await;
             let explanation = explained.map_err(|unexplained| Refusal {
@@ -22,9 +23,9 @@ pub fn explain(outbound: Arc<Outbound>) -> Explain {
 }
 
 /// Tells what `outbound` knows of instances from its calls.
-pub fn seen(outbound: Arc<Outbound>) -> Seen {
+pub fn seen(outbound: Arc<Live<Outbound>>) -> Seen {
     Box::new(move |agent| {
-        let seen = outbound.seen(agent).into_iter();
+        let seen = outbound.now().seen(agent).into_iter();
         // Texts and numbers alone: writing them cannot fail.
         let shown = seen.map(|seen| {
             let shown = serde_json::to_value(&seen).unwrap_or_default();

@@ -1,21 +1,24 @@
 //! Serving the contract that the application hands out.
 //!
 //! - the application may start later: it is asked again and again, and readiness says why
-//! - it is asked anew whenever its health changes, and now and then; another contract takes the
-//!   place of the one served
+//! - it is asked anew whenever its health changes, and now and then; another version follows the
+//!   one served, another contract takes its place
 //! - an answer that cannot be used changes nothing while a contract is served
 
-use super::serving::{Serving, Workers};
+use super::serving::{Bearer, Number, Serving, Terms, settled};
 use crate::admission::publication::{self, check_version};
 use crate::admission::{Handshake, HandshakeError, Health, contract_of};
 use crate::apart;
 use crate::backoff::Backoff;
+use crate::config::ContractSource;
 use crate::contract::Compiled;
-use crate::lifecycle::{Lifecycle, Observer, Phase};
+use crate::lifecycle::{Observer, Phase};
 use crate::telemetry::log::Chain;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Between two tries of an application that has not handed out a contract.
@@ -42,11 +45,10 @@ enum Fault {
 
 /// Keeps the contract of one place; a worker.
 pub struct Follower {
-    pub serving: Arc<Serving>,
-    pub at: usize,
-    pub handshake: Handshake,
-    /// The time between two health checks.
-    pub interval: Duration,
+    serving: Arc<Serving>,
+    number: Number,
+    /// Ends with the entry of the configuration.
+    sources: watch::Receiver<ContractSource>,
 }
 
 /// A contract and the very answer it was made of.
@@ -55,16 +57,51 @@ struct Known {
     contract: Arc<Compiled>,
 }
 
+/// What a follower hears while a contract is served.
+enum Heard {
+    /// The application hands out this now.
+    Another(Known),
+    /// The entry says something else of its route.
+    Source,
+    /// There is no such entry any more, or the process leaves.
+    End,
+}
+
 impl Follower {
-    /// Runs until the process leaves.
-    pub async fn run(self, mut phase: Observer) {
-        let mut known = tokio::select! {
-            known = self.first() => Some(known),
-            () = phase.reached(Phase::Leaving) => None,
-        };
-        while let Some(there) = known {
-            known = self.serve(there, &mut phase).await;
+    pub fn new(
+        serving: Arc<Serving>,
+        number: Number,
+        sources: watch::Receiver<ContractSource>,
+    ) -> Self {
+        Self {
+            serving,
+            number,
+            sources,
         }
+    }
+
+    /// Runs until the process leaves or the configuration has no such entry any more.
+    pub async fn run(mut self, mut phase: Observer) {
+        let known = tokio::select! {
+            known = self.first() => known,
+            () = self.ended() => {
+                self.serving.close(self.number);
+                return;
+            }
+            () = phase.reached(Phase::Leaving) => return,
+        };
+        let mut bearers = JoinSet::new();
+        self.follow(known, &phase, &mut bearers).await;
+        // Nobody gives them terms any more.
+        while let Some(ended) = bearers.join_next().await {
+            settled(ended);
+        }
+    }
+
+    /// Completes when the configuration has no such entry any more.
+    async fn ended(&self) {
+        let mut sources = self.sources.clone();
+        while sources.changed().await.is_ok() {}
     }
 
     /// Asks until there is a contract.
@@ -80,46 +117,115 @@ impl Follower {
             let reason = Chain(&fault).to_string();
             if reason != said {
                 tracing::warn!(reason, "waiting for the application's contract");
-                self.serving.wait(self.at, &reason);
+                self.serving.wait(self.number, &self.source(), &reason);
                 said = reason;
             }
             tokio::time::sleep(retry.next_wait().max(SOONEST / 2)).await;
         }
     }
 
-    /// Serves a contract until the process leaves, or until the application hands out another.
-    async fn serve(&self, known: Known, phase: &mut Observer) -> Option<Known> {
-        let contract = known.contract.clone();
-        let (id, version) = (contract.contract.id.as_str(), &contract.contract.version);
-        tracing::info!(contract = id, %version, "the application has handed out its contract");
-        let (own, own_phase) = Lifecycle::new();
-        let workers = self.serving.take(self.at, contract.clone(), &own_phase);
-        let Workers { judge, registrar } = workers;
-        let mut working = std::pin::pin!(async { tokio::join!(judge.run(), registrar.run()) });
-        let next = tokio::select! {
-            // They end only when they are told to.
-            _ = working.as_mut() => return None,
-            () = phase.reached(Phase::Leaving) => None,
-            next = self.another(known) => Some(next),
-        };
-        own.advance(Phase::Leaving);
-        working.await;
-        if next.is_some() {
-            self.serving.withdrawn(&contract);
+    /// Has the contract served that the application hands out, whichever it is, to the end.
+    async fn follow(&mut self, first: Known, phase: &Observer, bearers: &mut JoinSet<()>) {
+        let mut phase = phase.clone();
+        let mut known = first;
+        let mut terms = self.bear(&known, bearers, &phase);
+        loop {
+            let heard = tokio::select! {
+                () = phase.reached(Phase::Leaving) => Heard::End,
+                Some(ended) = bearers.join_next() => {
+                    settled(ended);
+                    continue;
+                }
+                heard = self.hear(&mut known) => heard,
+            };
+            match heard {
+                Heard::End => return,
+                Heard::Source => {
+                    // It may mean another operation of the same document.
+                    known.reply = Bytes::new();
+                    let source = self.source();
+                    terms.send_modify(|terms| terms.source = source);
+                }
+                Heard::Another(now) => {
+                    let is_same_id = now.contract.contract.id == known.contract.contract.id;
+                    known = now;
+                    self.tell(&known);
+                    if is_same_id {
+                        terms.send_replace(self.terms(&known));
+                    } else {
+                        self.number = self.serving.open_beside(self.number, &self.source());
+                        // The former one ends with its terms.
+                        terms = self.bear(&known, bearers, &phase);
+                    }
+                }
+            }
         }
-        next
+    }
+
+    fn bear(
+        &self,
+        known: &Known,
+        bearers: &mut JoinSet<()>,
+        phase: &Observer,
+    ) -> watch::Sender<Terms> {
+        let (given, terms) = watch::channel(self.terms(known));
+        let bearer = Bearer {
+            serving: self.serving.clone(),
+            number: self.number,
+            terms,
+            // An application that hands out another contract does not serve the former one.
+            is_patient: false,
+        };
+        self.tell(known);
+        bearers.spawn(bearer.run(phase.clone()));
+        given
+    }
+
+    fn terms(&self, known: &Known) -> Terms {
+        Terms {
+            contract: known.contract.clone(),
+            source: self.source(),
+        }
+    }
+
+    fn tell(&self, known: &Known) {
+        let contract = &known.contract.contract;
+        let (id, version) = (contract.id.as_str(), &contract.version);
+        tracing::info!(contract = id, %version, "the application has handed out its contract");
+    }
+
+    fn source(&self) -> ContractSource {
+        self.sources.borrow().clone()
+    }
+
+    /// Waits until the application hands out another contract that can be served, or its entry of
+    /// the configuration is another.
+    async fn hear(&mut self, known: &mut Known) -> Heard {
+        let mut sources = self.sources.clone();
+        tokio::select! {
+            changed = sources.changed() => {
+                self.sources = sources;
+                match changed {
+                    Ok(()) => Heard::Source,
+                    Err(_gone) => Heard::End,
+                }
+            }
+            another = self.another(known) => Heard::Another(another),
+        }
     }
 
     /// Waits until the application hands out another contract that can be served.
-    async fn another(&self, mut known: Known) -> Known {
-        let mut health = self.serving.means.health.clone();
+    async fn another(&self, known: &mut Known) -> Known {
+        let means = &self.serving.means;
+        let mut health = means.health.clone();
+        let interval = || means.asked.borrow().interval;
         let mut said = String::new();
         // Whatever it answers, even another version every time, it is not asked, and Consul not
         // told, more often than its health is looked at.
-        let mut not_before = Instant::now() + self.interval;
+        let mut not_before = Instant::now() + interval();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(self.interval * CHECKS) => {}
+                () = tokio::time::sleep(interval() * CHECKS) => {}
                 Ok(()) = health.changed() => {}
             }
             tokio::time::sleep_until(not_before).await;
@@ -127,10 +233,10 @@ impl Follower {
             if !matches!(*health.borrow_and_update(), Health::Well { .. }) {
                 continue;
             }
-            not_before = Instant::now() + self.interval;
-            match self.renewed(&known).await {
+            not_before = Instant::now() + interval();
+            match self.renewed(known).await {
                 Ok(None) => {}
-                Ok(Some(now)) if self.stays(&now.contract, &known.contract) => known = now,
+                Ok(Some(now)) if is_same(&now.contract, &known.contract) => *known = now,
                 Ok(Some(now)) => return now,
                 Err(fault) => {
                     let reason = Chain(&fault).to_string();
@@ -154,33 +260,15 @@ impl Follower {
         Ok(now)
     }
 
-    /// Says whether what is handed out now is no reason to serve anew. Signatures are no part of
-    /// the digest: another one may be what a contract lacked, while one that is admitted would only
-    /// be taken from its callers for a while.
-    fn stays(&self, now: &Compiled, before: &Compiled) -> bool {
-        if now.digest != before.digest {
-            return false;
-        }
-        let is_signed_anew = now.contract.signatures != before.contract.signatures;
-        let is_admitted = self.serving.is_admitted(self.at);
-        if is_signed_anew && is_admitted {
-            let contract = now.contract.id.as_str();
-            tracing::info!(
-                contract,
-                "the application hands out other signatures; they count from the next start"
-            );
-        }
-        !is_signed_anew || is_admitted
-    }
-
     /// Asks once; nothing if the answer is the one that is known.
     async fn ask(&self, known: Option<&Known>) -> Result<Option<Known>, Fault> {
-        let reply = self.handshake.ask().await?;
+        let asked = self.serving.means.asked.borrow().clone();
+        let reply = Handshake::new(&asked)?.ask().await?;
         if known.is_some_and(|known| known.reply == reply) {
             return Ok(None);
         }
         let text = reply.clone();
-        let source = &self.serving.means.sources[self.at];
+        let source = self.source();
         let (method, path) = (source.method.as_str(), source.path.clone());
         let contract = apart::run(move || contract_of(&text, method, &path)).await?;
         self.check(&contract, known.map(|known| &*known.contract))?;
@@ -190,7 +278,7 @@ impl Follower {
     fn check(&self, now: &Compiled, before: Option<&Compiled>) -> Result<(), Fault> {
         let contract = &now.contract;
         let id = contract.id.to_string();
-        if self.serving.is_taken(&id, self.at) {
+        if self.serving.is_taken(&id, self.number) {
             // Both would register under one id and undo each other.
             return Err(Fault::Twice(id));
         }
@@ -206,4 +294,9 @@ impl Follower {
         }
         Ok(())
     }
+}
+
+/// Says whether what is handed out now is what it was. Signatures are no part of the digest.
+fn is_same(now: &Compiled, before: &Compiled) -> bool {
+    now.digest == before.digest && now.contract.signatures == before.contract.signatures
 }

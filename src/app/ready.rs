@@ -34,7 +34,16 @@ pub enum Entry {
         standing: Reader,
         /// Consul's record of it.
         record: watch::Receiver<Record>,
+        /// The version that is judged to take over.
+        next: Option<Next>,
     },
+}
+
+/// A version of a contract that may follow the one served.
+#[derive(Debug, Clone)]
+pub struct Next {
+    pub version: String,
+    pub standing: Reader,
 }
 
 impl Readiness {
@@ -175,10 +184,11 @@ fn shown(entry: &Entry) -> Value {
             id,
             standing,
             record,
+            next,
         } => {
             let steps = steps(entry);
             let (standing, record) = (standing.borrow(), record.borrow());
-            json!({
+            let mut shown = json!({
                 "agent": id,
                 "state": standing.state.as_str(),
                 "reason": standing.reason,
@@ -186,7 +196,16 @@ fn shown(entry: &Entry) -> Value {
                 "registered": record.registered,
                 "trouble": record.trouble,
                 "confirmed_at": record.confirmed_at,
-            })
+            });
+            if let Some(Next { version, standing }) = next {
+                let standing = standing.borrow();
+                shown["next"] = json!({
+                    "version": version,
+                    "state": standing.state.as_str(),
+                    "reason": standing.reason,
+                });
+            }
+            shown
         }
     }
 }

@@ -35,7 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A sidecar that serves.
 pub struct Sidecar {
     pub(super) addresses: Addresses,
-    pub(super) settings: Settings,
     pub(super) lifecycle: Lifecycle,
     pub(super) workers: Workers,
     pub(super) commands: mpsc::Receiver<Command>,
@@ -155,7 +154,7 @@ impl Sidecar {
         }
         self.wait_until_heard(child.as_deref_mut()).await;
         self.lifecycle.advance(Phase::Draining);
-        let deadline = Instant::now() + self.settings.limits.drain_timeout;
+        let deadline = Instant::now() + self.reload.limits().drain_timeout;
         if let Some(child) = child.as_deref_mut() {
             end_child(child, signal, deadline).await;
         }
@@ -177,7 +176,7 @@ impl Sidecar {
             return;
         }
         let left = self.left.unwrap_or_else(Instant::now);
-        let mut heard = std::pin::pin!(sleep_until(left + self.settings.limits.drain_delay));
+        let mut heard = std::pin::pin!(sleep_until(left + self.reload.limits().drain_delay));
         tokio::select! {
             () = heard.as_mut() => {}
             () = gone(child) => heard.await,

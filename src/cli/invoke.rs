@@ -1,5 +1,7 @@
 //! `invoke`: one call through the local sidecar.
 
+mod trace;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::client::{self, Answer};
 use super::exit::{Exit, Failure};
@@ -26,6 +29,7 @@ Exit codes: 0 for a 2xx reply, 4 for a timeout, 3 if no sidecar answers, else 1.
 
 Examples:
   hermes-sidecar invoke fraud-detection-v1.0 --input payment.json --task-id order-17
+  hermes-sidecar invoke fraud-detection-v1.0 --input payment.json --trace
   echo '{\"user_id\": \"u-1\"}' | hermes-sidecar invoke user-lookup-v2.1 --input -")]
 pub(super) struct InvokeArgs {
     /// Contract id, e.g. fraud-detection-v1.0.
@@ -47,6 +51,13 @@ pub(super) struct InvokeArgs {
     /// says nothing is given up after 30s.
     #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
+    /// Tell on standard error what became of the call step by step, with times.
+    #[arg(long)]
+    trace: bool,
+    /// Base URL of the admin listener, which --trace asks too; default: HERMES_ADMIN, else as the
+    /// settings say.
+    #[arg(long, value_name = "URL", requires = "trace")]
+    admin: Option<String>,
     /// Base URL of the outbound listener; default: HERMES_OUTBOUND, else as the settings say.
     #[arg(long, value_name = "URL")]
     outbound: Option<String>,
@@ -90,6 +101,10 @@ pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
         },
     };
     let body = serde_json::to_vec(&call).map_err(|error| Failure::bug(&error))?;
+    let tracing = args
+        .trace
+        .then(|| trace::Before::look(args.admin, args.config.clone(), &args.agent))
+        .transpose()?;
     let base = client::base(args.outbound, "outbound", args.config, |addresses| {
         addresses.outbound.clone()
     })?;
@@ -100,7 +115,17 @@ pub(super) fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
         .post(client::url(&base, "/hermes/invoke"))
         .header("content-type", "application/json")
         .body(body);
+    let began = Instant::now();
     let answer = client::block_on(client::send("the sidecar", &base, request))?;
+    if let Some(before) = tracing {
+        let call = trace::Call {
+            answer: &answer,
+            took: began.elapsed(),
+            tags: &args.tags,
+            sla: args.sla.as_deref(),
+        };
+        output::talk(before.told(&call).trim_end());
+    }
     if args.output.is_json() {
         output::json(&as_json(&answer));
     } else {

@@ -61,6 +61,11 @@ pub(super) fn reload(args: AdminArgs) -> Result<Exit, Failure> {
         let told = output::detail(&answer.body);
         return Err(Failure::Usage(format!("nothing was changed:\n{told}")));
     }
+    if answer.status == StatusCode::CONFLICT {
+        let told = output::detail(&answer.body);
+        output::talk(&format!("nothing was changed: {told}"));
+        return Ok(Exit::Negative);
+    }
     refuse(&answer)?;
     let reloaded: Reloaded = serde_json::from_slice(&answer.body)
         .map_err(|error| Failure::Answer(format!("the answer makes no sense: {error}")))?;

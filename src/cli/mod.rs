@@ -7,6 +7,7 @@
 
 mod check;
 mod client;
+mod collector;
 mod diff;
 mod doctor;
 mod exit;
@@ -27,6 +28,7 @@ mod settings;
 mod shell;
 mod sign;
 mod task;
+mod tasks;
 
 use std::ffi::OsString;
 use std::panic::AssertUnwindSafe;
@@ -94,6 +96,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Print a task's steps and states from the collector.
     Task(task::TaskArgs),
+    /// List the tasks that the collector knows.
+    Tasks(tasks::TasksArgs),
     /// Tell where a task's calls to an agent go, and why not elsewhere.
     Explain(explain::ExplainArgs),
     /// Let the local sidecar leave: unready, deregistered, still serving.
@@ -240,6 +244,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Verify(args) => gate::verify(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Task(args) => task::task(args),
+        Command::Tasks(args) => tasks::tasks(args),
         Command::Explain(args) => explain::explain(args),
         Command::Drain(args) => local::drain(args),
         Command::Reload(args) => local::reload(args),

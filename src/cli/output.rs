@@ -85,6 +85,83 @@ impl Palette {
     }
 }
 
+/// A terminal on which a text is drawn anew in its own place.
+#[derive(Debug)]
+pub(super) struct Screen {
+    /// Rows that the last text takes.
+    drawn: usize,
+    last: String,
+}
+
+impl Screen {
+    /// Returns the terminal that standard output is, if it is one.
+    pub fn of_stdout() -> Option<Self> {
+        let is_terminal = std::io::stdout().is_terminal();
+        is_terminal.then(|| Self {
+            drawn: 0,
+            last: String::new(),
+        })
+    }
+
+    /// Draws a text in the place of the last one, as much of its beginning as the window shows.
+    pub fn draw(&mut self, text: &str) {
+        if self.last == text {
+            return;
+        }
+        let size = rustix::termios::tcgetwinsize(std::io::stdout());
+        let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
+        let (shown, taken) = fitting(text, usize::from(rows), usize::from(columns));
+        let up = match self.drawn {
+            0 => String::new(),
+            rows => format!("\x1b[{rows}A\r\x1b[J"),
+        };
+        data(format!("{up}{shown}").as_bytes());
+        self.drawn = taken;
+        self.last = text.to_owned();
+    }
+
+    /// Leaves the last text there in full.
+    pub fn leave(&mut self) {
+        if self.drawn > 0 {
+            let last = std::mem::take(&mut self.last);
+            data(format!("\x1b[{}A\r\x1b[J{last}", self.drawn).as_bytes());
+            self.drawn = 0;
+        }
+    }
+}
+
+/// Cuts a text to the lines that fit a window and leave a row free; says how many rows these take.
+fn fitting(text: &str, rows: usize, columns: usize) -> (String, usize) {
+    let most = rows.saturating_sub(1).max(1);
+    let columns = columns.max(1);
+    let (mut shown, mut taken) = (String::new(), 0);
+    for line in text.lines() {
+        let height = width(line).div_ceil(columns).max(1);
+        if taken + height > most {
+            break;
+        }
+        taken += height;
+        shown.push_str(line);
+        shown.push('\n');
+    }
+    (shown, taken)
+}
+
+/// Counts the characters that a line shows: colours are none.
+fn width(line: &str) -> usize {
+    let mut shown = 0;
+    let mut is_colour = false;
+    for character in line.chars() {
+        match (is_colour, character) {
+            (false, '\x1b') => is_colour = true,
+            (true, 'm') => is_colour = false,
+            (true, _) => {}
+            (false, _) => shown += 1,
+        }
+    }
+    shown
+}
+
 /// Replaces control characters, which could move the cursor or rename the window.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
@@ -111,4 +188,29 @@ pub(super) fn detail(body: &[u8]) -> String {
 /// Turns yes and no into exit codes.
 pub(super) fn verdict(fine: bool) -> Exit {
     if fine { Exit::Fine } else { Exit::Negative }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_its_window() {
+        let coloured = "\x1b[32mgood\x1b[0m";
+        for (text, rows, columns, shown, taken) in [
+            ("a\nb\nc\n", 3, 80, "a\nb\n", 2),
+            ("a\nb\n", 24, 80, "a\nb\n", 2),
+            ("abcdef\ng\n", 4, 3, "abcdef\ng\n", 3),
+            ("abcdef\ng\n", 3, 3, "abcdef\n", 2),
+            ("", 24, 80, "", 0),
+            ("a\n", 0, 0, "a\n", 1),
+        ] {
+            assert_eq!(
+                fitting(text, rows, columns),
+                (shown.to_owned(), taken),
+                "{text:?}"
+            );
+        }
+        assert_eq!(fitting(coloured, 24, 4).1, 1);
+    }
 }

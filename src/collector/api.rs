@@ -5,13 +5,13 @@ mod speaker;
 
 use super::Desk;
 use super::attempt::Told;
+use super::book::{BookError, Recorded};
+use super::compare::compare;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
-use super::sqlite::Recorded;
 use super::view;
 use crate::apart;
 use crate::socket::Peer;
-use crate::store::{FaultKind, StoreError};
 use crate::task::{Id, Problem, Timestamp};
 use crate::telemetry::metrics::Received;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -47,6 +47,7 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/report-status", post(report_status))
         .route("/tasks", get(tasks))
         .route("/tasks/{id}", get(task))
+        .route("/tasks/{id}/compare/{other}", get(compared))
         .route("/contracts", get(board::contracts))
         .route("/agents", get(board::agents))
         .route("/v1/contract/{id}/{version}", get(board::contract))
@@ -82,10 +83,10 @@ impl Refusal {
         }
     }
 
-    fn store(error: &StoreError) -> Self {
-        let detail = match error.kind() {
-            FaultKind::QueueFull => "too many reports are waiting to be stored; send again",
-            _ => "the collector cannot use its database now; send again",
+    fn store(error: &BookError) -> Self {
+        let detail = match error.is_full() {
+            true => "too many reports are waiting to be stored; send again",
+            false => "the collector cannot use its database now; send again",
         };
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -117,7 +118,7 @@ impl IntoResponse for Refusal {
 }
 
 async fn authorise(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
-    let Some(token) = &desk.token else {
+    let Some(token) = desk.terms.borrow().token.clone() else {
         return next.run(request).await;
     };
     // A connection with a certificate proves more than a token that many share.
@@ -304,20 +305,53 @@ fn unreadable(error: &BodyError) -> Refusal {
 }
 
 async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let unknown = || {
-        let kept = humantime::format_duration(desk.retention);
-        let detail = format!(
-            "no report of this task has arrived, or it began longer ago than collector.retention, {kept}"
-        );
-        Refusal {
-            title: "No such task",
-            ..Refusal::of(Problem::NotFound, detail)
-        }
-    };
-    let id = Id::parse(&id).or(Err(unknown()))?;
-    let calls = desk.book.task(id).await.map_err(|error| failed(&error))?;
-    let view = view::task(&calls, Timestamp::now()).ok_or_else(unknown)?;
+    let calls = reports(&desk, &id).await?;
+    let view = view::task(&calls, Timestamp::now()).ok_or_else(|| unknown(&desk, &id))?;
     Ok(fresh(Json(view)))
+}
+
+async fn compared(
+    State(desk): State<Arc<Desk>>,
+    Path((id, other)): Path<(String, String)>,
+) -> Result<Response, Refusal> {
+    let (one, two) = (reports(&desk, &id).await?, reports(&desk, &other).await?);
+    // Two long tasks are a million pairs: not for the threads that answer others.
+    let written = apart::caught(move || {
+        let comparison = compare(&one, &two, Timestamp::now());
+        comparison.map(|comparison| serde_json::to_vec(&comparison))
+    });
+    match written.await {
+        Ok(Some(Ok(body))) => Ok(fresh(([(CONTENT_TYPE, "application/json")], body))),
+        Ok(None) => Err(unknown(&desk, &id)),
+        Ok(Some(Err(_))) | Err(_) => {
+            let detail = "the comparison could not be made";
+            Err(Refusal::of(Problem::Internal, detail))
+        }
+    }
+}
+
+/// Reads what was told of a task, at least one report.
+async fn reports(desk: &Desk, id: &str) -> Result<Vec<Vec<Told>>, Refusal> {
+    let parsed = Id::parse(id).or(Err(unknown(desk, id)))?;
+    let calls = desk.book.task(parsed).await;
+    let calls = calls.map_err(|error| failed(&error))?;
+    match calls.is_empty() {
+        true => Err(unknown(desk, id)),
+        false => Ok(calls),
+    }
+}
+
+fn unknown(desk: &Desk, id: &str) -> Refusal {
+    let kept = humantime::format_duration(desk.terms.borrow().retention);
+    // An id is bare text; what is none is not repeated.
+    let named = Id::parse(id).map_or_else(|_| "this task".to_owned(), |id| format!("task {id}"));
+    let detail = format!(
+        "no report of {named} has arrived, or it began longer ago than collector.retention, {kept}"
+    );
+    Refusal {
+        title: "No such task",
+        ..Refusal::of(Problem::NotFound, detail)
+    }
 }
 
 async fn tasks(
@@ -338,7 +372,7 @@ async fn list(
     desk: &Desk,
     filter: super::list::Filter,
     now: Timestamp,
-) -> Result<Listing, StoreError> {
+) -> Result<Listing, BookError> {
     let mut page = desk.book.tasks(filter, now).await?;
     for _ in 1..MOST_WINDOWS {
         let Some(rest) = page.rest() else { break };
@@ -347,7 +381,7 @@ async fn list(
     Ok(page.listing())
 }
 
-fn failed(error: &StoreError) -> Refusal {
+fn failed(error: &BookError) -> Refusal {
     tracing::error!(
         error = error as &dyn Error,
         "a question could not be answered"

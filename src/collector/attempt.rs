@@ -5,14 +5,19 @@
 //!   timeout, and is shown as late
 //! - what an application says counts where no sidecar speaks; a watchdog's mark gives way to all
 
+use super::claims;
 use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
 use std::time::Duration;
+
+/// How long an application's own word holds a step open that no sidecar speaks of, and that has no
+/// deadline therefore.
+const OWN_WORD: Duration = Duration::from_secs(3600);
 
 /// One report as it was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) report: Report,
-    /// What a short report said beyond the fields of a report.
+    /// What a report said beyond its fields: an application's own word, or a callee's of the path.
     pub(super) detail: Option<String>,
     /// Other end states that the same reporter told later; kept, not applied.
     pub(super) conflicts: Vec<StateAt>,
@@ -27,6 +32,8 @@ pub(super) struct Attempt<'a> {
     /// The report that decided.
     pub(super) decisive: &'a Report,
     told: Vec<&'a Told>,
+    /// Reports of those who had no part in it.
+    strangers: Vec<&'a Told>,
 }
 
 /// One call in a line; what lists and totals are made of.
@@ -47,6 +54,8 @@ pub(super) struct CallSummary {
     pub(super) started_at: Timestamp,
     pub(super) ended_at: Option<Timestamp>,
     pub(super) deadline_at: Timestamp,
+    /// Whether nobody but the watchdog has told of its end.
+    pub(super) is_marked: bool,
 }
 
 impl CallSummary {
@@ -67,7 +76,12 @@ pub(super) fn attempts(told: &[Told]) -> Vec<Attempt<'_>> {
             .filter(|told| told.report.attempt == number)
             .collect();
         of.sort_by_key(|told| told.report.reporter);
-        Attempt::decide(number, of)
+        let (heard, strangers) = claims::heard(of);
+        match heard.is_empty() {
+            // Somebody has to be heard for the attempt to be shown at all.
+            true => Attempt::decide(number, strangers, Vec::new()),
+            false => Attempt::decide(number, heard, strangers),
+        }
     };
     numbers.into_iter().filter_map(attempt).collect()
 }
@@ -91,7 +105,8 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
         degraded: newest.is_degraded(),
         started_at: attempts.iter().map(Attempt::started_at).min()?,
         ended_at: newest.ended_at(),
-        deadline_at: newest.decisive.deadline_at,
+        deadline_at: newest.due_at(),
+        is_marked: newest.is_marked(),
     })
 }
 
@@ -109,7 +124,7 @@ pub(super) fn parent(told: &[Told]) -> Option<Id> {
 }
 
 impl<'a> Attempt<'a> {
-    fn decide(number: u32, told: Vec<&'a Told>) -> Option<Self> {
+    fn decide(number: u32, mut told: Vec<&'a Told>, strangers: Vec<&'a Told>) -> Option<Self> {
         let of = |reporter| {
             let found = told.iter().find(|told| told.report.reporter == reporter);
             found.map(|told| &told.report)
@@ -125,9 +140,11 @@ impl<'a> Attempt<'a> {
             _ => false,
         };
         let end = if late { callee } else { caller.or(callee) };
-        let end = end
-            .or(ended(Reporter::Application))
-            .or(ended(Reporter::Watchdog));
+        let real = end.or(ended(Reporter::Application));
+        let end = real.or(ended(Reporter::Watchdog));
+        if real.is_some() {
+            told.retain(|told| told.report.reporter != Reporter::Watchdog);
+        }
         let furthest = || {
             let reports = told.iter().map(|told| &told.report);
             reports.max_by_key(|report| rank(report.state))
@@ -139,11 +156,27 @@ impl<'a> Attempt<'a> {
             late,
             decisive,
             told,
+            strangers,
         })
     }
 
     fn is_of_a_sidecar(&self) -> bool {
         self.by(Reporter::Caller).is_some() || self.by(Reporter::Callee).is_some()
+    }
+
+    /// Says whether nobody but the watchdog has told of its end.
+    pub(super) fn is_marked(&self) -> bool {
+        self.decisive.reporter == Reporter::Watchdog
+    }
+
+    /// Returns when its end should have been told.
+    pub(super) fn due_at(&self) -> Timestamp {
+        let at = self.decisive.deadline_at;
+        match self.is_of_a_sidecar() || self.is_marked() {
+            true => at,
+            // The time of its word stands where a deadline would.
+            false => at.plus(OWN_WORD),
+        }
     }
 
     /// Says whether the reply found nobody, as any of the reporters saw it.
@@ -182,6 +215,14 @@ impl<'a> Attempt<'a> {
         self.told.iter().find_map(|told| of(&told.report))
     }
 
+    pub(super) fn input_digest(&self) -> Option<&'a str> {
+        self.first(|report| report.input_digest.as_deref())
+    }
+
+    pub(super) fn output_digest(&self) -> Option<&'a str> {
+        self.first(|report| report.output_digest.as_deref())
+    }
+
     pub(super) fn is_degraded(&self) -> bool {
         self.told.iter().any(|told| told.report.degraded)
     }
@@ -207,10 +248,18 @@ impl<'a> Attempt<'a> {
             .filter(|_| self.state != State::Completed)
     }
 
+    /// Returns what the application said beyond the fields of a report.
     pub(super) fn detail(&self) -> Option<&'a str> {
-        self.told.iter().find_map(|told| told.detail.as_deref())
+        let mut told = self.told.iter();
+        let own = told.find(|told| told.report.reporter == Reporter::Application)?;
+        own.detail.as_deref()
     }
 
+    pub(super) fn told(&self) -> &[&'a Told] {
+        &self.told
+    }
+
+    /// Returns ends that contradict what counts, and those that strangers told.
     pub(super) fn conflicts(&self) -> Vec<(StateAt, Reporter)> {
         let of = |told: &&'a Told| {
             let reporter = told.report.reporter;
@@ -219,7 +268,12 @@ impl<'a> Attempt<'a> {
                 .map(move |state| (*state, reporter))
                 .collect::<Vec<_>>()
         };
-        self.told.iter().flat_map(of).collect()
+        let foreign = self.strangers.iter().filter_map(|told| {
+            let end = told.report.states.last();
+            let end = end.filter(|end| end.state.is_end())?;
+            Some((*end, told.report.reporter))
+        });
+        self.told.iter().flat_map(of).chain(foreign).collect()
     }
 
     /// Returns each state once, in life order, with who saw it best: the caller knows when a call

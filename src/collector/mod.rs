@@ -7,12 +7,17 @@
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
 //! - whoever shows a certificate reports for the application it names, and for no other
-//! - as the callee it reports only of contracts that this application serves
+//! - as the callee it reports only of contracts that this application serves, and is heard only
+//!   where the caller meant it
 //! - elsewhere: who sends reports (`reporter`), the words of a task (`task`)
 
 mod api;
 mod attempt;
 mod board;
+mod book;
+mod chain;
+mod claims;
+mod compare;
 mod ingest;
 mod list;
 mod retention;
@@ -20,6 +25,7 @@ mod sqlite;
 mod step;
 mod verdict;
 mod view;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -29,15 +35,16 @@ use crate::contract::trust::Trust;
 use crate::identity::Secret;
 use crate::lifecycle::{Observer, Phase};
 use crate::socket::{self, Listener, Routes, ServerTls};
-use crate::store::{OpenError, Opened, Store, StoreError};
+use crate::store::{OpenError, Opened, Store};
 use crate::telemetry::metrics;
 use board::Board;
-use sqlite::Book;
+use book::Book;
+pub use book::BookError;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 /// Bodies that are received, unpacked and read at the same time; each takes up to 20 MiB.
@@ -71,13 +78,28 @@ pub struct Collector {
     desk: Arc<Desk>,
 }
 
+/// What may change while the collector runs; a request reads it once.
+#[derive(Debug)]
+struct Terms {
+    token: Option<Secret>,
+    retention: Duration,
+}
+
+impl Terms {
+    fn new(token: Option<Secret>, retention: Duration) -> Self {
+        Self {
+            token: token.filter(|token| !token.is_empty()),
+            retention,
+        }
+    }
+}
+
 /// What every request needs.
 #[derive(Debug)]
 struct Desk {
     book: Book,
     metrics: Arc<metrics::Collector>,
-    token: Option<Secret>,
-    retention: Duration,
+    terms: watch::Sender<Terms>,
     ingests: Semaphore,
     /// Whether the last report could be stored.
     stores: AtomicBool,
@@ -95,8 +117,7 @@ impl Collector {
         let desk = Desk {
             book,
             metrics,
-            token: config.token.filter(|token| !token.is_empty()),
-            retention: config.retention,
+            terms: watch::Sender::new(Terms::new(config.token, config.retention)),
             ingests: Semaphore::new(INGESTS),
             stores: AtomicBool::new(true),
             board: OnceLock::new(),
@@ -105,6 +126,11 @@ impl Collector {
             desk: Arc::new(desk),
         };
         Ok((collector, opened))
+    }
+
+    /// Asks for this token from now on, and keeps tasks for so long.
+    pub fn follow_terms(&self, token: Option<Secret>, retention: Duration) {
+        self.desk.terms.send_replace(Terms::new(token, retention));
     }
 
     /// Returns the database, where first keys of contracts are remembered.
@@ -136,13 +162,14 @@ impl Collector {
             listener,
             tls,
             routes,
-            LIMITS,
+            watch::Sender::new(LIMITS).subscribe(),
             lifecycle.clone(),
             connections.clone(),
         );
         let forgetting = async {
             tokio::select! {
                 () = retention::run(&self.desk) => {}
+                () = watchdog::run(&self.desk.book) => {}
                 () = lifecycle.reached(Phase::Stopping) => {}
             }
         };
@@ -152,7 +179,7 @@ impl Collector {
     }
 
     /// Commits what is queued and closes the database.
-    pub async fn close(&self) -> Result<(), StoreError> {
+    pub async fn close(&self) -> Result<(), BookError> {
         self.desk.book.close().await
     }
 }

@@ -12,9 +12,11 @@ const BREATH: Duration = Duration::from_millis(20);
 
 /// Runs for ever.
 pub(super) async fn run(desk: &Desk) {
-    let every = EVERY.min(desk.retention / 10).max(Duration::from_secs(1));
+    let mut terms = desk.terms.subscribe();
     loop {
-        let cutoff = Timestamp::now().minus(desk.retention);
+        let retention = terms.borrow_and_update().retention;
+        let every = EVERY.min(retention / 10).max(Duration::from_secs(1));
+        let cutoff = Timestamp::now().minus(retention);
         loop {
             match desk.book.forget(cutoff).await {
                 Ok(true) => tokio::time::sleep(BREATH).await,
@@ -25,6 +27,9 @@ pub(super) async fn run(desk: &Desk) {
                 }
             }
         }
-        tokio::time::sleep(every).await;
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            Ok(()) = terms.changed() => {}
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The collector's book in SQLite.
 //!
-//! - `reports` holds what was told, one row per (call, attempt, reporter); `calls` and `tasks` are
+//! - `reports` holds what was told, one row per (call, attempt, voice: who says it as what); `calls` and `tasks` are
 //!   sums of it, kept in the same transaction, so that lists and totals read no report
 //! - the work per report does not grow with the size of its task
 //! - a report is confirmed after its commit, which is synced to disk: the sender forgets it then
@@ -11,6 +11,8 @@ mod read;
 mod sums;
 
 use super::attempt::{Told, summarise};
+use super::book::{OpenCounts, Recorded};
+use super::claims;
 use super::list::{Filter, Page};
 use crate::contract::trust;
 use crate::store::{self, OpenError, Opened, Schema, Store, StoreError};
@@ -88,26 +90,16 @@ const SCHEMA: Schema = Schema {
         DROP INDEX calls_open;
         CREATE INDEX calls_open ON calls (task_id, by_sidecar, started_at) WHERE ended_at IS NULL;
     ",
+        "
+        CREATE INDEX calls_due ON calls (deadline_at) WHERE ended_at IS NULL;
+    ",
+        "
+        -- whether nobody but the watchdog has told of the end
+        ALTER TABLE calls ADD COLUMN marked INTEGER NOT NULL DEFAULT 0;
+        CREATE INDEX calls_marked ON calls (call_id) WHERE marked;
+    ",
     ],
 };
-
-/// What became of a batch.
-#[derive(Debug, Default)]
-pub(super) struct Recorded {
-    /// One entry per report, in order.
-    pub(super) results: Vec<Result<Received, &'static str>>,
-    /// Attempts that ended, with the application that reported it.
-    pub(super) finished: Vec<(String, State)>,
-    /// Applications on whose side bodies differ, once per attempt.
-    pub(super) breaks: Vec<String>,
-}
-
-/// Open calls by state, and how many of them are past their deadline.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct OpenCounts {
-    pub(super) by_state: Vec<(State, u64)>,
-    pub(super) stalled: u64,
-}
 
 /// A handle to the book; cheap to clone.
 #[derive(Debug, Clone)]
@@ -157,6 +149,17 @@ impl Book {
     pub(super) async fn open_counts(&self, now: Timestamp) -> Result<OpenCounts, StoreError> {
         self.store
             .read(move |connection| read::count_open(connection, now))
+            .await
+    }
+
+    /// Reads what is told of open calls whose deadline was before `cutoff`, the longest due first.
+    pub(super) async fn overdue(
+        &self,
+        cutoff: Timestamp,
+        most: usize,
+    ) -> Result<Vec<Vec<Told>>, StoreError> {
+        self.store
+            .read(move |connection| read::load_overdue(connection, cutoff, most))
             .await
     }
 
@@ -225,7 +228,7 @@ fn put(connection: &Connection, told: &Told) -> rusqlite::Result<Received> {
     let identity = params![
         report.call_id.as_str(),
         report.attempt,
-        report.reporter.as_str()
+        claims::voice(report)
     ];
     let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, state(row, 2)?));
     let known: Option<(i64, i64, State)> = statement.query_row(identity, row).optional()?;
@@ -273,7 +276,7 @@ fn insert(connection: &Connection, told: &Told, bit: i64) -> rusqlite::Result<()
     statement.execute(params![
         report.call_id.as_str(),
         report.attempt,
-        report.reporter.as_str(),
+        claims::voice(report),
         report.state.as_str(),
         bit,
         told.detail,

@@ -31,6 +31,12 @@ impl<'a> Step<'a> {
         self.call.ended_at.is_none()
     }
 
+    /// Says whether whoever waited for it got no result in time.
+    pub(super) fn has_failed(&self) -> bool {
+        let is_late = newest(&self.attempts).is_some_and(|attempt| attempt.late);
+        self.call.state != State::Completed || is_late
+    }
+
     /// Names the step, what ran it and where, as far as that is known.
     pub(super) fn name(&self) -> String {
         let attempt = newest(&self.attempts);
@@ -73,15 +79,28 @@ pub(super) fn ended_at(steps: &[Step<'_>]) -> Option<Timestamp> {
 pub(super) fn culprit<'s, 'a>(steps: &'s [Step<'a>], from: &'s Step<'a>) -> &'s Step<'a> {
     let mut culprit = from;
     let mut visited = HashSet::from([&from.call.step_id]);
-    loop {
+    // A body that breaks a contract is the fault of whoever wrote it, whatever was called before.
+    while culprit.call.state != State::FailedValidation {
         let newest_first = steps.iter().rev();
         let below = newest_first
             .filter(|step| step.call.parent_step.as_ref() == Some(&culprit.call.step_id))
-            .find(|step| step.call.state != State::Completed);
+            .find(|step| step.has_failed() && !was_survived(steps, step));
         match below {
             // Ids come from outside; a circle ends the search.
             Some(step) if visited.insert(&step.call.step_id) => culprit = step,
-            _ => return culprit,
+            _ => break,
         }
     }
+    culprit
+}
+
+/// Says whether the step above went on after this one had failed, and with success.
+fn was_survived(steps: &[Step<'_>], failed: &Step<'_>) -> bool {
+    let Some(ended_at) = failed.call.ended_at else {
+        return false;
+    };
+    steps.iter().any(|step| {
+        let is_beside = step.call.parent_step == failed.call.parent_step;
+        is_beside && !step.has_failed() && step.call.started_at >= ended_at
+    })
 }

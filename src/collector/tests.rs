@@ -451,3 +451,38 @@ async fn a_chain_break_is_counted_once() {
     let text = world.get("/metrics").await.text().await.unwrap();
     assert!(text.contains(r#"hermes_collector_chain_breaks_total{application="shop"} 1"#));
 }
+
+#[tokio::test]
+async fn attempts_past_their_deadline_are_found_until_they_are_marked() {
+    let world = World::new().await;
+    let book = &world.desk.book;
+    let due = |task: &str, at, states: &[(State, u64)]| {
+        let mut report = report(task, Caller, states);
+        report.deadline_at = Timestamp::from_millis(at);
+        report
+    };
+    world
+        .tell(&[
+            due("second", 900, &[(Pending, 100), (Dispatched, 101)]),
+            due("first", 800, &[(Pending, 100)]),
+            due("later", 1_000, &[(Pending, 100)]),
+            due("done", 700, &[(Pending, 100), (Completed, 200)]),
+        ])
+        .await;
+    let overdue = async |most| {
+        let found = book.overdue(Timestamp::from_millis(1_000), most).await;
+        let found = found.unwrap().into_iter();
+        found
+            .map(|report| report.task_id.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(overdue(10).await, ["first", "second"]);
+    assert_eq!(overdue(1).await, ["first"]);
+    // Nobody may send a mark in the watchdog's name; it writes into the book itself.
+    let mark = told(Reporter::Watchdog, &[(Pending, 100), (Timeout, 1_000)]).with(|mark| {
+        mark.task_id = Id::parse("first").unwrap();
+        mark.call_id = Id::parse("first-call").unwrap();
+    });
+    book.record(vec![mark]).await.unwrap();
+    assert_eq!(overdue(10).await, ["second"]);
+}

@@ -8,6 +8,7 @@
 
 mod address;
 mod addresses;
+mod again;
 mod assemble;
 mod consul_env;
 mod contracts;
@@ -30,6 +31,7 @@ mod trust;
 
 pub use address::{Advertise, CollectorTarget, Upstream};
 pub use addresses::Addresses;
+pub use again::Differences;
 pub use env::{Source, is_writable, refuses_colour};
 pub use origin::{Effective, Entry, Origin};
 pub use problem::{Error, Problem};
@@ -41,7 +43,6 @@ pub use settings::{
     Style, Validate,
 };
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use consul_env::ConsulVariables;
@@ -136,34 +137,6 @@ impl Settings {
         let mut settings = assemble::settings(&mut reader, source, read.consul, required);
         settings.role = role;
         (settings, reader.problems, read.is_sound)
-    }
-
-    /// Reads the same sources again, as they are now.
-    pub fn again(&self) -> Result<Self, Error> {
-        Self::load(&self.source, self.role)
-    }
-
-    /// Lists the keys that have another value in `other`, or none.
-    pub fn differences(&self, other: &Self) -> Vec<String> {
-        let (here, there) = (&self.effective, &other.effective);
-        let keys: BTreeSet<&str> = here
-            .iter()
-            .chain(there.iter())
-            .map(|(key, _)| key)
-            .collect();
-        let value = |entry: &'_ Entry| entry.value.clone();
-        let differs = |key: &&str| here.get(key).map(value) != there.get(key).map(value);
-        let different = keys.into_iter().filter(differs);
-        different.map(str::to_owned).collect()
-    }
-
-    /// Takes over the log filter of `other`.
-    pub fn take_log_filter(&mut self, other: &Self) {
-        self.log.filter.clone_from(&other.log.filter);
-        if let Some(entry) = other.effective.get("log.filter") {
-            let (value, origin) = (entry.value.clone(), entry.origin.clone());
-            self.effective.set("log.filter", value, origin);
-        }
     }
 
     /// Says which roles the settings describe: sidecar, collector.

@@ -86,6 +86,11 @@ impl Effective {
         self.entries.retain(|key, _| !key.starts_with(&head));
     }
 
+    /// Keeps the values whose paths `wanted` says yes to.
+    pub(super) fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.entries.retain(|path, _| wanted(path));
+    }
+
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)
     }

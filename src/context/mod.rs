@@ -7,14 +7,20 @@
 mod fields;
 pub mod header;
 mod ids;
+mod links;
 mod path;
 mod text;
+mod token;
 mod trace;
+mod tracestate;
 mod wrapper;
 
 pub use fields::{AgentName, Differs, Fields, Malformed};
 pub use ids::Ids;
+pub use links::Links;
 pub use path::{Member, Path};
 pub use text::{boolean, list_of_text, text};
-pub use trace::Trace;
+pub use token::{Claim, Token};
+pub use trace::{Origin, Trace};
+pub use tracestate::without_ours;
 pub use wrapper::wrap;

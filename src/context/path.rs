@@ -1,9 +1,13 @@
 //! The path a task has walked so far, as it travels between sidecars.
 //!
 //! Oldest first: the ancestors of a call, then the finished calls its step made before. At most
-//! 2 KiB: past that the oldest members go, and the list begins with how many went and a digest
-//! chained over them, so that a longer record can still be checked against it. Where finished
-//! calls are among them, `d` says how many were ancestors: only those make a path deep.
+//! 2 KiB. Past that:
+//!
+//! - the oldest ancestors go, and the list begins with how many went and a digest chained over
+//!   them, so that a longer record can still be checked against it; the step that calls stays
+//! - of the finished calls the newest fill the room that is left. They travel one hop only and
+//!   nest nothing, so that those without room are no part of count and chain: the count is one
+//!   of ancestors, and whoever makes many calls is not taken for a loop
 
 use crate::task::{Id, Timestamp};
 use http::HeaderValue;
@@ -11,6 +15,8 @@ use sfv::{BareItem, Item, KeyRef, List, ListEntry, ListSerializer, Parser, Strin
 
 /// The longest path in bytes, as written: it travels in every call's header.
 const LONGEST: usize = 2048;
+/// What stands between two members.
+const SEPARATOR: &str = ", ";
 
 const AGENT: &KeyRef = key_ref("a");
 const TIME: &KeyRef = key_ref("t");
@@ -18,7 +24,6 @@ const INPUT: &KeyRef = key_ref("i");
 const OUTPUT: &KeyRef = key_ref("o");
 const COUNT: &KeyRef = key_ref("n");
 const CHAIN: &KeyRef = key_ref("c");
-const DEPTH: &KeyRef = key_ref("d");
 
 /// One step on the path; without an output it is still under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +75,6 @@ impl Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dropped {
     count: u64,
-    /// How many of them were ancestors; the others are finished calls, which nest nothing.
-    ancestors: u64,
     chain: [u8; 32],
 }
 
@@ -110,13 +113,10 @@ impl Path {
         let ancestors = self.members.iter().filter(|member| member.output.is_none());
         let mut path = Self {
             dropped: self.dropped,
-            members: ancestors
-                .cloned()
-                .chain([step])
-                .chain(made.iter().cloned())
-                .collect(),
+            members: ancestors.cloned().chain([step]).collect(),
         };
         path.shorten();
+        path.fill(made);
         path
     }
 
@@ -134,8 +134,22 @@ impl Path {
     /// Counts the ancestors, those included that are carried no longer.
     pub fn depth(&self) -> usize {
         let carried = self.members.iter().filter(|m| m.output.is_none()).count();
-        let dropped = self.dropped.map_or(0, |dropped| dropped.ancestors);
-        carried + usize::try_from(dropped).unwrap_or(usize::MAX / 2)
+        let dropped = self.dropped.map_or(0, |dropped| dropped.count);
+        carried.saturating_add(usize::try_from(dropped).unwrap_or(usize::MAX))
+    }
+
+    /// Returns the digest chained over all ancestors, carried or not; `None` without any.
+    ///
+    /// It is the same however many of them are carried.
+    pub fn chain(&self) -> Option<[u8; 32]> {
+        let ancestors = self.members.iter().filter(|m| m.output.is_none());
+        let before = self.dropped.map(|dropped| dropped.chain);
+        ancestors.fold(before, |chain, member| Some(chained(chain, member)))
+    }
+
+    /// Returns the digest chained over all ancestors and `step`, as the calls of `step` have it.
+    pub fn chain_through(&self, step: &Member) -> [u8; 32] {
+        chained(self.chain(), step)
     }
 
     /// Writes the list; `None` when it is empty, since an empty list is no field.
@@ -147,14 +161,9 @@ impl Path {
         let mut list = ListSerializer::new();
         if let Some(dropped) = &self.dropped {
             let count = sfv::Integer::try_from(dropped.count).ok()?;
-            let head = list
-                .bare_item(StringRef::from_str("").ok()?)
+            list.bare_item(StringRef::from_str("").ok()?)
                 .parameter(COUNT, count)
                 .parameter(CHAIN, &dropped.chain[..]);
-            if dropped.ancestors != dropped.count {
-                let ancestors = sfv::Integer::try_from(dropped.ancestors).ok()?;
-                head.parameter(DEPTH, ancestors);
-            }
         }
         for member in &self.members {
             member.write(&mut list)?;
@@ -162,29 +171,48 @@ impl Path {
         list.finish()
     }
 
+    fn length(&self) -> usize {
+        self.text().map_or(0, |text| text.len())
+    }
+
+    /// Drops the oldest ancestors until the rest fits; the last one tells who calls.
     fn shorten(&mut self) {
-        while self.text().is_some_and(|text| text.len() > LONGEST) && !self.members.is_empty() {
+        while self.members.len() > 1 && self.length() > LONGEST {
             let oldest = self.members.remove(0);
-            self.drop_member(&oldest);
+            let (count, chain) = match self.dropped {
+                Some(dropped) => (dropped.count, Some(dropped.chain)),
+                None => (0, None),
+            };
+            self.dropped = Some(Dropped {
+                count: count.saturating_add(1),
+                chain: chained(chain, &oldest),
+            });
         }
     }
 
-    fn drop_member(&mut self, member: &Member) {
-        let mut chained = Vec::with_capacity(256);
-        if let Some(dropped) = &self.dropped {
-            chained.extend_from_slice(&dropped.chain);
-        }
-        chained.extend_from_slice(member.text().unwrap_or_default().as_bytes());
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &chained);
-        let mut chain = [0; 32];
-        chain.copy_from_slice(digest.as_ref());
-        let (count, ancestors) = self.dropped.map_or((0, 0), |d| (d.count, d.ancestors));
-        self.dropped = Some(Dropped {
-            count: count.saturating_add(1),
-            ancestors: ancestors.saturating_add(u64::from(member.output.is_none())),
-            chain,
-        });
+    /// Adds the newest of the finished calls, as many as there is room for.
+    fn fill(&mut self, made: &[Member]) {
+        let mut room = LONGEST.saturating_sub(self.length());
+        let fits = |member: &&Member| {
+            let needs = member.text().map_or(LONGEST, |text| text.len()) + SEPARATOR.len();
+            room.checked_sub(needs)
+                .inspect(|left| room = *left)
+                .is_some()
+        };
+        let count = made.iter().rev().take_while(fits).count();
+        self.members.extend_from_slice(&made[made.len() - count..]);
     }
+}
+
+/// Puts one more member at the end of a chain of digests.
+fn chained(before: Option<[u8; 32]>, member: &Member) -> [u8; 32] {
+    let mut bytes = Vec::with_capacity(256);
+    bytes.extend_from_slice(before.as_ref().map_or(&[], |before| &before[..]));
+    bytes.extend_from_slice(member.text().unwrap_or_default().as_bytes());
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes);
+    let mut chain = [0; 32];
+    chain.copy_from_slice(digest.as_ref());
+    chain
 }
 
 fn digest(item: &Item, key: &KeyRef) -> Option<[u8; 32]> {
@@ -203,14 +231,9 @@ fn integer(item: &Item, key: &KeyRef) -> Option<i64> {
 
 fn dropped(item: &Item) -> Option<Dropped> {
     let count = u64::try_from(integer(item, COUNT)?).ok()?;
-    let ancestors = match item.params.get(DEPTH) {
-        Some(_) => u64::try_from(integer(item, DEPTH)?).ok()?,
-        None => count,
-    };
-    (ancestors <= count).then_some(())?;
     Some(Dropped {
-        count,
-        ancestors,
+        // A record of none would be no record.
+        count: (count > 0).then_some(count)?,
         chain: digest(item, CHAIN)?,
     })
 }
@@ -287,14 +310,76 @@ mod tests {
     }
 
     #[test]
-    fn finished_calls_do_not_deepen_a_path() {
+    fn finished_calls_take_only_the_room_that_ancestors_leave() {
+        let mut at_caller = Path::default();
+        for n in 0..9 {
+            at_caller = at_caller.of_call(step(n, false), &[]);
+        }
         let made: Vec<Member> = (10..74).map(|n| step(n, true)).collect();
-        let path = Path::default().of_call(step(1, false), &made);
-        assert!(path.dropped.is_some());
+        let path = at_caller.of_call(step(9, false), &made);
         let text = path.write().unwrap();
+        assert!(text.len() <= LONGEST && text.len() > LONGEST - 150);
         let received = Path::parse(text.as_bytes()).unwrap();
-        assert_eq!(received.depth(), 1);
-        assert_eq!(received.of_call(step(2, false), &made).depth(), 2);
+        assert_eq!(received.dropped, None);
+        assert_eq!(received.parent().unwrap().as_str(), "step-9");
+        assert_eq!(received.depth(), 10);
+        let finished = &received.members()[10..];
+        assert!(!finished.is_empty());
+        assert_eq!(finished, &made[made.len() - finished.len()..], "the newest");
+        assert_eq!(received.of_call(step(2, false), &made).depth(), 11);
+    }
+
+    #[test]
+    fn a_path_too_long_still_tells_who_calls_and_how_deep() {
+        let long = |n: usize| Member {
+            step: Id::parse(&format!("{n:0>128}")).unwrap(),
+            agent: format!("{}@{}", "a".repeat(128), "1".repeat(128)),
+            ..step(n, false)
+        };
+        let mut path = Path::default();
+        for n in 1..=40 {
+            path = path.of_call(long(n), &[step(99, true)]);
+            let text = path.write().unwrap();
+            assert!(text.len() <= LONGEST);
+            let received = Path::parse(text.as_bytes()).unwrap();
+            assert_eq!(received.depth(), n);
+            assert_eq!(received.parent(), Some(&long(n).step));
+            path = received;
+        }
+    }
+
+    #[test]
+    fn the_chain_is_the_same_however_much_is_carried() {
+        let mut path = Path::default();
+        assert_eq!(path.chain(), None);
+        let mut chain = None;
+        for n in 0..40 {
+            path = path.of_call(step(n, false), &[step(99, true)]);
+            chain = Some(chained(chain, &step(n, false)));
+            assert_eq!(path.chain(), chain);
+        }
+        assert!(path.dropped.is_some());
+        let mut forged = path.clone();
+        forged.members[0].input = [7; 32];
+        assert_ne!(forged.chain(), path.chain());
+    }
+
+    #[test]
+    fn malformed_records_are_refused() {
+        let chain = format!("c=:{}=:", "A".repeat(43));
+        let good = format!("\"\";n=3;{chain}");
+        assert_eq!(Path::parse(good.as_bytes()).unwrap().depth(), 3);
+        for bad in [
+            format!("\"\";n=0;{chain}"),
+            format!("\"\";n=-1;{chain}"),
+            format!("\"\";n=1.5;{chain}"),
+            format!("\"\";{chain}"),
+            "\"\";n=3".to_owned(),
+            "\"\";n=3;c=:AAAA:".to_owned(),
+            format!("{good}, {good}"),
+        ] {
+            assert_eq!(Path::parse(bad.as_bytes()), None, "{bad}");
+        }
     }
 
     proptest! {

@@ -1,27 +1,78 @@
 //! W3C Trace Context: kept when valid, begun anew when not, never a reason to refuse a call.
 
 use super::header;
+use super::token::{Claim, Token};
+use super::tracestate::State;
 use crate::task::Id;
 use http::{HeaderMap, HeaderValue};
 
-/// The longest `tracestate` passed on; the recommendation asks for at least 512 characters.
-const LONGEST_STATE: usize = 2048;
+/// The flags that have a meaning (sampled, random trace id); others go out as zero.
+const FLAGS: u8 = 0b11;
+
+/// What the W3C fields of one message say of where it comes from.
+#[derive(Debug, Clone, Default)]
+pub struct Origin {
+    /// Trace id and flags, from a valid `traceparent`.
+    parent: Option<(u128, u8)>,
+    state: State,
+    claim: Claim,
+}
 
 /// Where a call stands in its distributed trace.
 #[derive(Debug, Clone)]
 pub struct Trace {
     id: u128,
     flags: u8,
-    state: Option<HeaderValue>,
+    state: State,
     /// The caller's own trace id where it is no W3C one; kept beside the real trace.
     correlation: Option<Id>,
 }
 
+impl Origin {
+    /// Reads both fields; without a valid `traceparent` the other one means nothing.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let mut parents = headers.get_all(header::TRACEPARENT).iter();
+        let parent = parents.next().and_then(|value| parse(value.as_bytes()));
+        if parent.is_none() || parents.next().is_some() {
+            return Self::default();
+        }
+        let (state, claim) = State::read(headers.get_all(header::TRACESTATE));
+        Self {
+            parent,
+            state,
+            claim,
+        }
+    }
+
+    /// Returns the step it claims to come from.
+    pub fn claim(&self) -> Claim {
+        self.claim
+    }
+
+    /// Says whether it belongs to `trace`; `wished` decides where there is no `traceparent`.
+    pub fn is_of(&self, trace: &Trace, wished: Option<&Id>) -> bool {
+        match (self.parent, wished) {
+            (Some((id, _)), _) => id == trace.id,
+            (None, Some(wished)) => {
+                let named = trace_id(wished.as_str());
+                named == Some(trace.id) || trace.correlation.as_ref() == Some(wished)
+            }
+            (None, None) => false,
+        }
+    }
+}
+
 impl Trace {
     /// Takes the trace of a message; `wished` is the context's `trace_id`.
-    ///
-    /// A wish of 32 hex digits names the trace itself when the message carries none.
     pub fn of(headers: &HeaderMap, wished: Option<Id>) -> Self {
+        Self::from(Origin::of(headers), wished, None)
+    }
+
+    /// Takes the trace of a message that comes from `origin`, while `served` is worked on.
+    ///
+    /// A wish of 32 hex digits names the trace itself when the message carries none; otherwise
+    /// what is served goes on.
+    pub fn from(origin: Origin, wished: Option<Id>, served: Option<&Self>) -> Self {
         let (named, correlation) = match wished {
             Some(id) => match trace_id(id.as_str()) {
                 Some(named) => (Some(named), None),
@@ -29,12 +80,11 @@ impl Trace {
             },
             None => (None, None),
         };
-        let mut parents = headers.get_all(header::TRACEPARENT).iter();
-        let parent = parents.next().and_then(|value| parse(value.as_bytes()));
-        let single = parents.next().is_none();
-        let (id, flags, state) = match parent.filter(|_| single) {
-            Some((id, flags)) => (id, flags, state_of(headers)),
-            None => (named.unwrap_or_else(random_id), 1, None),
+        let (id, flags, state) = match (origin.parent, named, served) {
+            (Some((id, flags)), _, _) => (id, flags, origin.state),
+            (None, Some(named), _) => (named, 1, State::default()),
+            (None, None, Some(served)) => (served.id, served.flags, served.state.clone()),
+            (None, None, None) => (random_id(), 1, State::default()),
         };
         Self {
             id,
@@ -57,15 +107,20 @@ impl Trace {
         self.correlation.as_ref()
     }
 
-    /// Writes the trace with a new parent id, as every hop must.
+    /// Writes the trace with a new parent id, as every hop must; no token of ours goes with it.
     pub fn write(&self, headers: &mut HeaderMap) {
+        self.write_for(None, headers);
+    }
+
+    /// Writes the trace toward the application, which will be known by `token` when it calls.
+    pub fn write_for(&self, token: Option<Token>, headers: &mut HeaderMap) {
         let span = fastrand::u64(1..);
         let text = hex_parent(self.id, span, self.flags);
         if let Ok(value) = HeaderValue::from_bytes(&text) {
             headers.insert(header::TRACEPARENT, value);
         }
-        match &self.state {
-            Some(state) => headers.insert(header::TRACESTATE, state.clone()),
+        match self.state.write(token) {
+            Some(state) => headers.insert(header::TRACESTATE, state),
             None => headers.remove(header::TRACESTATE),
         };
     }
@@ -90,22 +145,6 @@ fn hex_parent(id: u128, span: u64, flags: u8) -> [u8; 55] {
     text[53] = DIGITS[usize::from(flags >> 4)];
     text[54] = DIGITS[usize::from(flags & 15)];
     text
-}
-
-/// Joins the lines of `tracestate`; too long a state is dropped, as the recommendation allows.
-fn state_of(headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut lines = headers.get_all(header::TRACESTATE).iter();
-    let first = lines.next()?;
-    let mut joined = first.as_bytes().to_vec();
-    for line in lines {
-        joined.push(b',');
-        joined.extend_from_slice(line.as_bytes());
-    }
-    let members = joined.split(|byte| *byte == b',').count();
-    if joined.len() > LONGEST_STATE || members > 32 {
-        return None;
-    }
-    HeaderValue::from_bytes(&joined).ok()
 }
 
 /// Reads 32 lower-case hex digits that are not all zero.
@@ -137,7 +176,8 @@ fn parse(value: &[u8]) -> Option<(u128, u8)> {
     if !shaped || parent.bytes().all(|byte| byte == b'0') {
         return None;
     }
-    Some((trace_id(id)?, u8::from_str_radix(flags, 16).ok()?))
+    let flags = u8::from_str_radix(flags, 16).ok()?;
+    Some((trace_id(id)?, flags & FLAGS))
 }
 
 #[cfg(test)]
@@ -198,6 +238,48 @@ mod tests {
             None,
         );
         assert_eq!(trace.reported_id(), ID);
+    }
+
+    #[test]
+    fn flags_without_a_meaning_go_out_as_zero() {
+        for (received, sent) in [("00", "-00"), ("01", "-01"), ("02", "-02"), ("ff", "-03")] {
+            let message = message(&format!("00-{ID}-00f067aa0ba902b7-{received}"), None);
+            let mut headers = HeaderMap::new();
+            Trace::of(&message, None).write(&mut headers);
+            let parent = headers["traceparent"].to_str().unwrap();
+            assert!(parent.ends_with(sent), "{received}: {parent}");
+        }
+    }
+
+    #[test]
+    fn a_token_travels_to_the_application_and_no_further() {
+        let received = message(&format!("00-{ID}-00f067aa0ba902b7-01"), Some("a=1"));
+        let (token, mut to_application) = (Token::draw(), HeaderMap::new());
+        Trace::of(&received, None).write_for(Some(token), &mut to_application);
+        let state = to_application["tracestate"].to_str().unwrap();
+        assert_eq!(state, format!("hermes={token},a=1"));
+
+        let origin = Origin::of(&to_application);
+        assert_eq!(origin.claim(), Claim::Step(token));
+        let mut onward = HeaderMap::new();
+        Trace::from(origin, None, None).write(&mut onward);
+        assert_eq!(onward["tracestate"], "a=1");
+        to_application.remove("traceparent");
+        assert_eq!(Origin::of(&to_application).claim(), Claim::Nothing);
+    }
+
+    #[test]
+    fn what_is_served_goes_on_where_the_message_says_nothing() {
+        let parent = format!("00-{ID}-00f067aa0ba902b7-00");
+        let served = Trace::of(&message(&parent, Some("a=1")), None);
+        let mut sent = HeaderMap::new();
+        Trace::from(Origin::default(), None, Some(&served)).write(&mut sent);
+        let parent = sent["traceparent"].to_str().unwrap();
+        assert!(parent.contains(ID) && parent.ends_with("-00"), "{parent}");
+        assert_eq!(sent["tracestate"], "a=1");
+        let other = Id::parse(&"7".repeat(32)).unwrap();
+        let named = Trace::from(Origin::default(), Some(other), Some(&served));
+        assert_eq!(named.reported_id(), "7".repeat(32));
     }
 
     #[test]

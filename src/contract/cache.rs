@@ -115,6 +115,20 @@ impl Cache {
         })
     }
 
+    /// Lists what is compiled of one contract, in whatever version.
+    pub fn of(&self, id: &ContractId) -> Vec<Arc<Compiled>> {
+        let all = self.compiled.iter();
+        let of = all.filter(|(key, _)| key.0 == *id);
+        of.map(|(_, compiled)| compiled).collect()
+    }
+
+    /// Lets go of a contract that is not to be used any more.
+    pub fn forget(&self, contract: &Compiled) {
+        let (id, version) = (&contract.contract.id, &contract.contract.version);
+        let key = (id.clone(), version.clone(), contract.digest);
+        self.compiled.invalidate(&key);
+    }
+
     /// Looks a compiled contract up without building it.
     pub fn get(&self, id: &ContractId, version: &Version, digest: Digest) -> Option<Arc<Compiled>> {
         self.compiled.get(&(id.clone(), version.clone(), digest))

@@ -1,7 +1,8 @@
-//! An input made up from its schema, for trials of contracts without a probe.
+//! A body made up from its schema: an input for trials of contracts without a probe, and bodies to
+//! time checks with.
 //!
-//! What comes out has been checked against the schema, so that a keyword that is not understood
-//! here costs an answer and never a wrong one. Only what is required is made up.
+//! An input for a trial has been checked against the schema, so that a keyword that is not
+//! understood here costs an answer and never a wrong one, and holds only what is required.
 //!
 //! - what the author wrote comes first: `const`, `examples`, `default`, `enum`
 //! - where there are alternatives each is tried, up to a bound
@@ -38,6 +39,7 @@ pub fn input(contract: &Compiled) -> Result<Value, Underivable> {
         let mut maker = Maker {
             root: schema,
             choice,
+            is_whole: false,
             left: MOST,
         };
         let Some(made) = maker.make(schema, 0) else {
@@ -53,6 +55,18 @@ pub fn input(contract: &Compiled) -> Result<Value, Underivable> {
         }
     }
     Err(fault)
+}
+
+/// Makes up a body with every declared property and an entry in each list; what cannot be made up is
+/// left out, so it may not conform.
+pub fn whole(schema: &Value) -> Value {
+    let mut maker = Maker {
+        root: schema,
+        choice: 0,
+        is_whole: true,
+        left: MOST,
+    };
+    maker.make(schema, 0).unwrap_or_default()
 }
 
 /// Holds a value against the input schema of a contract.
@@ -75,6 +89,8 @@ struct Maker<'a> {
     root: &'a Value,
     /// Which alternative is taken wherever there are some.
     choice: usize,
+    /// What is not required is made up, too.
+    is_whole: bool,
     /// Values and schemas that may still be looked at.
     left: usize,
 }
@@ -156,10 +172,20 @@ impl<'a> Maker<'a> {
         let least = count(schema, "minItems").max(u64::from(schema.contains_key("contains")));
         let first = list(schema, "prefixItems");
         let rest = schema.get("items").or(schema.get("contains"));
+        let mut wanted = usize::try_from(least).ok()?;
+        if self.is_whole {
+            let most = schema.get("maxItems").and_then(Value::as_u64);
+            let shown = first.len().max(usize::from(rest.is_some()));
+            wanted = wanted.max(shown.min(most.unwrap_or(MOST as u64) as usize));
+        }
         let mut items = Vec::new();
-        for at in 0..usize::try_from(least).ok()? {
+        for at in 0..wanted {
             let item = first.get(at).or(rest).unwrap_or(&Value::Bool(true));
-            items.push(self.make(item, depth + 1)?);
+            match self.make(item, depth + 1) {
+                Some(item) => items.push(item),
+                None if self.is_whole => break,
+                None => return None,
+            }
         }
         if schema.get("uniqueItems") == Some(&Value::Bool(true)) {
             tell_apart(&mut items);
@@ -175,15 +201,21 @@ impl<'a> Maker<'a> {
         let mut wanted: Vec<String> = required.map(str::to_owned).collect();
         let least = usize::try_from(count(schema, "minProperties")).ok()?;
         let optional = declared.keys().filter(|name| !list_has(schema, name));
-        let missing = least.saturating_sub(wanted.len());
+        let missing = match self.is_whole {
+            true => declared.len(),
+            false => least.saturating_sub(wanted.len()),
+        };
         wanted.extend(optional.take(missing).cloned());
         let others = schema.get("additionalProperties");
         let others = others.unwrap_or(&Value::Bool(true));
         let mut made = Members::new();
         for name in wanted {
             let property = declared.get(&name).unwrap_or(others);
-            let value = self.make(property, depth + 1)?;
-            made.insert(name, value);
+            match self.make(property, depth + 1) {
+                Some(value) => made.insert(name, value),
+                None if self.is_whole => continue,
+                None => return None,
+            };
         }
         for at in 1.. {
             if made.len() >= least {
@@ -485,5 +517,47 @@ mod tests {
         let schema = json!({"type": "object", "required": ["b", "a"]});
         let made = input(&compiled(schema.clone()));
         assert_eq!(made, input(&compiled(schema)));
+    }
+
+    #[test]
+    fn a_whole_body_has_what_is_declared_and_conforms_to_usual_schemas() {
+        for (schema, shown) in [
+            (
+                json!({"type": "object", "required": ["user", "amount"], "properties": {
+                    "user": {"type": "string", "minLength": 3},
+                    "when": {"format": "date-time", "type": "string"},
+                    "amount": {"type": "number", "exclusiveMinimum": 0},
+                    "tags": {"type": "array", "items": {"type": "string"}},
+                    "note": {"type": ["null", "string"]}
+                }}),
+                vec!["/user", "/when", "/amount", "/tags/0", "/note"],
+            ),
+            (
+                json!({"oneOf": [{"type": "string", "format": "ipv4"}, {"type": "null"}]}),
+                vec![""],
+            ),
+            (
+                json!({"type": "array", "prefixItems": [{"const": 1}, {"type": "boolean"}]}),
+                vec!["/0", "/1"],
+            ),
+            (json!({"type": "array", "items": {}, "maxItems": 0}), vec![]),
+            (json!({}), vec![]),
+        ] {
+            let body = whole(&schema);
+            for place in shown {
+                assert!(body.pointer(place).is_some(), "{place}: {body}");
+            }
+            conforms(&compiled(schema), &body).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_whole_body_of_a_schema_without_end_ends() {
+        let tree = json!({"type": "object", "properties": {
+            "left": {"$ref": "#"}, "right": {"$ref": "#"}
+        }});
+        assert!(whole(&tree).to_string().len() < 100_000);
+        let wide = json!({"type": "array", "items": {"type": "string"}, "minItems": 1_000_000});
+        assert!((1..=MOST).contains(&whole(&wide).as_array().unwrap().len()));
     }
 }

@@ -1,8 +1,9 @@
 //! Four small services as they might exist without Hermes.
 //!
 //! checkout takes orders and asks payment; payment asks fraud; credit is slow and faulty on
-//! purpose. All they do for Hermes: they call each other through the address they are told, and
-//! pass three headers of the request they serve on to the requests they make.
+//! purpose. All they do for Hermes: they call each other through the address they are told, pass
+//! three headers of the request they serve on to the requests they make, and ask nobody when they
+//! are tried themselves.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Names the request that is being served to those who are asked on its behalf.
 const PASSED_ON: [&str; 3] = ["hermes-task-id", "traceparent", "tracestate"];
+
+/// Marks a request by which a sidecar tries its application before it lets others in.
+const TRIAL: &str = "hermes-sandbox";
 
 /// Longer than credit's contract allows.
 const TOO_LONG: Duration = Duration::from_secs(2);
@@ -87,6 +91,9 @@ pub fn checkout(surroundings: Surroundings) -> Router {
         let total: f64 = prices
             .map(|item| f64::from(item.quantity) * item.price_cny)
             .sum();
+        if headers.contains_key(TRIAL) {
+            return Json(json!({"status": "confirmed", "total_cny": total})).into_response();
+        }
         let payment = json!({
             "customer_id": order.customer_id, "ip_address": order.ip_address, "amount_cny": total,
         });
@@ -118,6 +125,9 @@ pub fn payment(surroundings: Surroundings) -> Router {
         Json(payment): Json<Payment>,
     ) -> Response {
         here.serve();
+        if headers.contains_key(TRIAL) {
+            return Json(json!({"status": "authorized", "risk_level": "low"})).into_response();
+        }
         let question = json!({"agent": "fraud-detection-v1.0", "input": {
             "user_id": payment.customer_id,
             "ip_address": payment.ip_address,

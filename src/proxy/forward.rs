@@ -328,6 +328,7 @@ fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::Keep;
     use crate::proxy::attempt::Attempt;
     use crate::socket::{Endpoint, Place};
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -374,7 +375,11 @@ mod tests {
         let requests = Arc::new(AtomicUsize::new(0));
         connections.spawn(one_stream(listener, requests.clone()));
         let endpoint = Endpoint { place, tls: None };
-        let upstream = Upstream::new(endpoint, Duration::from_secs(60), connections.clone());
+        let upstream = Upstream::new(
+            endpoint,
+            Keep::new(Duration::from_secs(60)),
+            connections.clone(),
+        );
         let directory = tempfile::tempdir().unwrap();
         let mut attempt = Attempt::sample(&directory.path().join("spool.db")).await;
         let mut ask = async |time: Duration| {

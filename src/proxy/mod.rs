@@ -32,4 +32,4 @@ pub use check::Mode;
 pub use intake::Limits;
 pub use lasting::Keeper;
 pub use tunnel::Tunnels;
-pub use upstream::{Upstream, Upstreams};
+pub use upstream::{Keep, Upstream, Upstreams};

@@ -14,7 +14,7 @@ use http::{HeaderValue, Response};
 use std::sync::Arc;
 
 /// What one listener refuses with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Refusals {
     direction: Direction,
     recorder: Arc<Recorder>,

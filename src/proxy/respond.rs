@@ -229,11 +229,37 @@ pub fn answer(answer: Answer, said: &Said<'_>) -> Response<Body> {
     say_executed(&mut headers, said.executed);
     say_digest(&mut headers, said.digest);
     add_via(&mut headers, version, said.proxy);
+    let theirs: Vec<HeaderValue> = timings(&headers);
     said.timing.write(&mut headers);
+    for value in theirs {
+        headers.append(header::SERVER_TIMING, value);
+    }
     let mut response = Response::new(Body::whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+/// Times of those behind us that a reply passes on after ours, and their length.
+const MOST_TIMINGS: usize = 8;
+const LONGEST_TIMING: usize = 512;
+
+/// Returns what those behind us say of their times, so that each hop's follow those before it.
+fn timings(headers: &HeaderMap) -> Vec<HeaderValue> {
+    let all = headers.get_all(header::SERVER_TIMING).iter();
+    let short = all.filter(|value| value.len() <= LONGEST_TIMING);
+    short.take(MOST_TIMINGS).cloned().collect()
+}
+
+/// Says which instance has answered, as a member of `Server-Timing` without a time.
+pub fn say_instance(headers: &mut HeaderMap, instance: &str) {
+    // What would want an escape is no id that Consul takes well.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:@/".contains(c);
+    if instance.chars().all(plain)
+        && let Ok(value) = HeaderValue::try_from(format!("instance;desc=\"{instance}\""))
+    {
+        headers.append(header::SERVER_TIMING, value);
+    }
 }
 
 /// Times of the parts of a call, for `Server-Timing`.

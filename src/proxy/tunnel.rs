@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 const PIECE: usize = 16 * 1024;
 
 /// The tunnels of a listener.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Tunnels {
     pub connections: TaskTracker,
     pub lifecycle: Observer,

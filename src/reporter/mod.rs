@@ -18,6 +18,7 @@ use crate::identity::tls::{Found, Tls};
 use crate::spool::{Claimed, Row, Spool};
 use crate::store::StoreError;
 use crate::task::Timestamp;
+use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::{Sidecar, SpoolLoss};
 use client::{Answer, Client, Receipt, Secured};
 use std::ops::Range;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Reports in one request, in bytes before compression.
@@ -48,13 +50,19 @@ pub struct Config {
 }
 
 /// Finds a collector, if there is one now.
-pub type Lookup = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Url>> + Send>> + Send + Sync>;
+pub type Lookup = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Url>> + Send>> + Send + Sync>;
 
 /// Where the reports go.
+#[derive(Clone)]
 pub enum Target {
+    /// They stay in the spool.
+    Nowhere,
     Fixed(Url),
     Lookup(Lookup),
 }
+
+/// How to work, and for whom.
+pub type Order = (Config, Target);
 
 /// The delivering worker; its owner runs it, then flushes it.
 pub struct Shipper {
@@ -63,6 +71,9 @@ pub struct Shipper {
     client: Client,
     spool: Spool,
     metrics: Arc<Sidecar>,
+    tls: Option<Arc<Tls>>,
+    /// How it is to work from now on.
+    orders: watch::Receiver<Order>,
     /// Whether the last try failed; then a single row probes first.
     troubled: bool,
 }
@@ -100,27 +111,56 @@ impl Shipper {
         metrics: Arc<Sidecar>,
         tls: Option<Arc<Tls>>,
     ) -> Result<Self, SetUpError> {
-        let found = match target {
-            Target::Fixed(_) => Found::ByUrl,
-            Target::Lookup(_) => Found::ByLookup,
-        };
-        let secured = tls.map(|tls| Secured::new(tls, found));
-        let client = Client::new(config.token_file.clone(), secured).map_err(SetUpError)?;
         Ok(Self {
+            client: client(&config, &target, tls.as_ref())?,
+            orders: watch::Sender::new((config.clone(), target.clone())).subscribe(),
             config,
             target,
-            client,
             spool,
             metrics,
+            tls,
             troubled: false,
         })
+    }
+
+    /// Works as the latest of these orders says, from its next round on.
+    pub fn following(mut self, orders: watch::Receiver<Order>) -> Self {
+        self.orders = orders;
+        self
+    }
+
+    /// Takes over what was ordered since; a collector that is given anew is tried at once.
+    fn take_orders(&mut self) {
+        if !self.orders.has_changed().unwrap_or(false) {
+            return;
+        }
+        let (config, target) = self.orders.borrow_and_update().clone();
+        match client(&config, &target, self.tls.as_ref()) {
+            Ok(client) => (self.config, self.target, self.client) = (config, target, client),
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "reports are delivered as before")
+            }
+        }
+    }
+
+    /// Waits until reports are owed to somebody.
+    async fn owes(&mut self) {
+        loop {
+            self.take_orders();
+            let is_nowhere = matches!(self.target, Target::Nowhere);
+            tokio::select! {
+                () = self.spool.owes(1), if !is_nowhere => return,
+                Ok(()) = self.orders.changed() => self.orders.mark_changed(),
+                else => std::future::pending().await,
+            }
+        }
     }
 
     /// Delivers until `stop` resolves; what is under way then is sent again by `flush`.
     pub async fn run(&mut self, stop: impl Future<Output = ()>) {
         let deliver = async {
             loop {
-                self.spool.owes(1).await;
+                self.owes().await;
                 if let Err(setback) = self.round(true).await {
                     self.rest(setback).await;
                 }
@@ -138,7 +178,8 @@ impl Shipper {
         self.troubled = false;
         let deliver = async {
             self.spool.settle().await;
-            while self.spool.owed() > 0 {
+            let is_nowhere = matches!(self.target, Target::Nowhere);
+            while !is_nowhere && self.spool.owed() > 0 {
                 if let Err(setback) = self.round(false).await {
                     tracing::warn!(%setback, "the last delivery failed; reports stay in the spool");
                     break;
@@ -198,6 +239,7 @@ impl Shipper {
 
     async fn send(&mut self, rows: &[Row]) -> Result<Outcome, Setback> {
         let url = match &self.target {
+            Target::Nowhere => return Err(Setback::Unknown),
             Target::Fixed(url) => url.clone(),
             Target::Lookup(lookup) => lookup().await.ok_or(Setback::Unknown)?,
         };
@@ -274,7 +316,10 @@ impl Shipper {
             asked = wait;
         }
         self.expire().await;
-        tokio::time::sleep(pause(self.config.retry, asked)).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause(self.config.retry, asked)) => {}
+            Ok(()) = self.orders.changed() => self.orders.mark_changed(),
+        }
     }
 
     async fn expire(&self) {
@@ -288,6 +333,15 @@ impl Shipper {
             Err(error) => tracing::warn!(%error, "old reports could not be set aside"),
         }
     }
+}
+
+fn client(config: &Config, target: &Target, tls: Option<&Arc<Tls>>) -> Result<Client, SetUpError> {
+    let found = match target {
+        Target::Nowhere | Target::Fixed(_) => Found::ByUrl,
+        Target::Lookup(_) => Found::ByLookup,
+    };
+    let secured = tls.map(|tls| Secured::new(tls.clone(), found));
+    Client::new(config.token_file.clone(), secured).map_err(SetUpError)
 }
 
 enum Outcome {

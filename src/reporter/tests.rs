@@ -305,7 +305,7 @@ async fn a_collector_that_is_not_known_yet_is_waited_for() {
     world.owe(3).await;
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let url = world.url.clone();
-    let lookup: Lookup = Box::new(move || {
+    let lookup: Lookup = Arc::new(move || {
         let found = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 2;
         let url = found.then(|| url.clone());
         Box::pin(async move { url })

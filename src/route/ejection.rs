@@ -125,6 +125,11 @@ impl Ejector {
         }
     }
 
+    /// Goes by another configuration from now on.
+    pub fn follow(&mut self, config: Config) {
+        self.config = config;
+    }
+
     /// Says how an instance stands, whatever the others' standing.
     pub fn standing(&self, id: &str, now: Instant) -> Standing {
         match self.records.get(id) {

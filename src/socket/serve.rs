@@ -1,6 +1,7 @@
 //! Accepting connections and speaking HTTP on them.
 //!
 //! - at most `max_connections` at a time; further ones wait in the kernel's queue
+//! - limits may change: a connection keeps those that it began with, their number holds at once
 //! - a TLS handshake and a head must each be complete `header_timeout` after they began, or the
 //!   connection closes without an answer; an idle connection closes after `idle_timeout`, and one
 //!   whose peer takes nothing of its answer after `stream_idle_timeout`
@@ -48,7 +49,7 @@ const MOST_RESETS: usize = 64;
 const PING: Duration = Duration::from_secs(20);
 
 /// What bounds a listener's connections.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     pub max_connections: usize,
     pub header_timeout: Duration,
@@ -110,22 +111,23 @@ pub async fn serve<S: Serve>(
     listener: Listener,
     tls: Option<ServerTls>,
     service: Arc<S>,
-    limits: Limits,
+    limits: watch::Receiver<Limits>,
     mut lifecycle: Observer,
     connections: TaskTracker,
 ) {
-    let slots = Arc::new(Semaphore::new(limits.max_connections));
-    let door = Arc::new(Door {
+    let mut door = Door {
         tls,
         service,
-        limits,
+        limits: limits.borrow().clone(),
         lifecycle: lifecycle.clone(),
         streams: Tracked(connections.clone()),
-    });
+    };
+    let mut slots = Slots::new(limits);
     let accepting = async {
-        // The semaphore is never closed.
-        while let Ok(slot) = slots.clone().acquire_owned().await {
+        loop {
+            let slot = slots.take().await;
             let (stream, peer) = listener.accept().await;
+            door.limits = slots.limits();
             let door = door.clone();
             connections.spawn(async move {
                 door.welcome(stream, peer, Occupied(Arc::new(slot))).await;
@@ -135,6 +137,52 @@ pub async fn serve<S: Serve>(
     tokio::select! {
         () = accepting => {}
         () = lifecycle.reached(Phase::Stopping) => {}
+    }
+}
+
+/// The places of a listener's connections: as many as its limits say at present.
+struct Slots {
+    limits: watch::Receiver<Limits>,
+    free: Arc<Semaphore>,
+    /// How many there are, taken or free.
+    count: usize,
+}
+
+impl Slots {
+    fn new(mut limits: watch::Receiver<Limits>) -> Self {
+        let count = limits.borrow_and_update().max_connections;
+        Self {
+            free: Arc::new(Semaphore::new(count)),
+            limits,
+            count,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.borrow().clone()
+    }
+
+    /// Waits for a place; connections beyond a lowered number keep theirs, and nobody gets one
+    /// until enough of them have ended.
+    async fn take(&mut self) -> OwnedSemaphorePermit {
+        loop {
+            let wanted = self.limits.borrow_and_update().max_connections;
+            if wanted > self.count {
+                self.free.add_permits(wanted - self.count);
+                self.count = wanted;
+            }
+            let place = self.free.clone().acquire_owned();
+            tokio::select! {
+                Ok(place) = place => match wanted < self.count {
+                    false => return place,
+                    true => {
+                        place.forget();
+                        self.count -= 1;
+                    }
+                },
+                Ok(()) = self.limits.changed() => {}
+            }
+        }
     }
 }
 
@@ -198,6 +246,18 @@ struct Door<S> {
     limits: Limits,
     lifecycle: Observer,
     streams: Tracked,
+}
+
+impl<S> Clone for Door<S> {
+    fn clone(&self) -> Self {
+        Self {
+            tls: self.tls.clone(),
+            service: self.service.clone(),
+            limits: self.limits.clone(),
+            lifecycle: self.lifecycle.clone(),
+            streams: self.streams.clone(),
+        }
+    }
 }
 
 impl<S: Serve> Door<S> {
@@ -394,5 +454,58 @@ impl<S: Serve> Door<S> {
             () = stopped => {}
             () = silent => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_millis(10);
+
+    fn limits(max_connections: usize) -> Limits {
+        let length = Duration::from_secs(1);
+        Limits {
+            max_connections,
+            header_timeout: length,
+            idle_timeout: length,
+            stream_idle_timeout: length,
+            max_header_bytes: 1024,
+            max_headers: 8,
+            close: length,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_follow_their_number_while_some_are_taken() {
+        let given = watch::Sender::new(limits(2));
+        let mut slots = Slots::new(given.subscribe());
+        let (first, second) = (slots.take().await, slots.take().await);
+        assert!(timeout(SOON, slots.take()).await.is_err());
+
+        given.send_replace(limits(3));
+        let third = slots.take().await;
+        assert!(timeout(SOON, slots.take()).await.is_err());
+
+        // Of three, two have to end before there is one to take again.
+        given.send_replace(limits(2));
+        drop(first);
+        assert!(timeout(SOON, slots.take()).await.is_err());
+        drop(second);
+        let fourth = slots.take().await;
+        assert!(timeout(SOON, slots.take()).await.is_err());
+        drop((third, fourth));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_raised_number_is_heard_by_who_waits() {
+        let given = watch::Sender::new(limits(1));
+        let mut slots = Slots::new(given.subscribe());
+        let _first = slots.take().await;
+        let mut taking = std::pin::pin!(slots.take());
+        assert!(timeout(SOON, taking.as_mut()).await.is_err());
+        given.send_replace(limits(2));
+        assert!(timeout(SOON, taking).await.is_ok());
     }
 }

@@ -102,6 +102,9 @@ pub struct Report {
     /// Empty when the call ended before an instance was chosen.
     #[serde(default)]
     pub instance: String,
+    /// The application on the other side: whom the caller meant, or who called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
     pub deadline_at: Timestamp,
     pub duration_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,7 +118,8 @@ pub struct Report {
     pub undelivered: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// What an application said beyond these fields.
+    /// What an application said beyond these fields; of the callee's sidecar, what links the step
+    /// to the path it came by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     #[serde(default)]
@@ -146,6 +150,7 @@ impl Report {
             agent: "fraud-detection-v1.0".into(),
             agent_version: "1.0.0".into(),
             instance: "fraud-7401".into(),
+            peer: None,
             deadline_at: Timestamp::from_millis(0),
             duration_ms: 12,
             input_digest: None,

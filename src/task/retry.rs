@@ -66,7 +66,7 @@ impl Ended {
 }
 
 /// What has been tried of one agent, and what may still be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Course {
     retries_left: u32,
     /// Every contract met so far calls its work idempotent.

@@ -87,6 +87,7 @@ impl Short {
             agent: self.agent.unwrap_or_else(|| application.clone()),
             agent_version: String::new(),
             instance: String::new(),
+            peer: None,
             deadline_at: now,
             duration_ms: 0,
             input_digest: None,

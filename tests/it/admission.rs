@@ -506,19 +506,19 @@ async fn a_signature_that_the_application_hands_out_later_is_taken_over() {
     let passed = seen.iter().filter(|status| *status == "passing").count();
     assert_eq!(passed, 1, "{seen:?}");
 
-    // A further signature is no reason to take it from its callers.
+    // A further signature is taken over, too, and is no reason to take it from its callers.
     let sign = ["contract", "sign", "contract.json", "--key", "next"];
     run(folder.path(), &["keygen", "next"]);
     run(folder.path(), &sign);
     let twice: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(twice["signatures"].as_array().unwrap().len(), 2);
     application.answer("/hermes/handshake", Answer::json(&twice));
-    wait_until(REPAIRED_WITHIN, "notice of it", async || {
-        sidecar.log().contains("hands out other signatures")
+    wait_until(REPAIRED_WITHIN, "both signatures", async || {
+        sidecar.log().matches("has taken over").count() == 2
     })
     .await;
     assert_eq!(witness.seen(), seen);
-    assert_eq!(application.calls(RISK), 2);
+    assert!(application.calls(RISK) > 2, "it is tried like any other");
 }
 
 #[tokio::test]

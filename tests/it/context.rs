@@ -5,7 +5,7 @@ use crate::support::client::client;
 use crate::support::contract::{fraud_input, fraud_output};
 use crate::support::pair::{FRAUD, Pair, RISK, wrapped};
 use crate::support::reply::Reply;
-use crate::support::sidecar::Sidecar;
+use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::wait_for;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
@@ -34,15 +34,19 @@ struct Chain {
 
 impl Chain {
     async fn start() -> Self {
+        Self::with(|payment| payment).await
+    }
+
+    /// Starts it with more set at the payment's sidecar.
+    async fn with(more: impl FnOnce(Setup) -> Setup) -> Self {
         let pair = Pair::with(|callee| callee.set("application.forward_path", true)).await;
         let application = Application::start().await;
         let payment = Sidecar::named("payment")
             .application(&application.url())
             .contract(payment(), "POST", "/pay")
             .consul(&pair.consul.address())
-            .collector(&pair.collector.url())
-            .start()
-            .await;
+            .collector(&pair.collector.url());
+        let payment = more(payment).start().await;
         Self {
             pair,
             payment,
@@ -326,6 +330,101 @@ async fn a_peer_that_is_not_believed_brings_no_context() {
     assert_ne!(text(&told, "hermes-task-id"), "forged");
     assert!(!told.contains_key("hermes-sla-level"), "{told:?}");
     assert!(text(&told, "hermes-agent").starts_with(FRAUD));
+}
+
+#[tokio::test]
+async fn many_calls_of_one_step_keep_their_parent_and_the_path_its_length() {
+    const CALLS: usize = 20;
+    let chain = Chain::start().await;
+    chain.pays_after(CALLS, &["hermes-task-id"]);
+    chain
+        .pay(json!({"task_id": "t-many", "step_id": "step_1_pay"}))
+        .await;
+    let task = chain.ended("t-many", CALLS + 1).await;
+    assert_eq!(task["chain"], "ok", "{task}");
+    for step in &task["steps"].as_array().unwrap()[1..] {
+        assert_eq!(step["parent_step"], "step_1_pay", "{task}");
+    }
+    let received = chain.pair.application.received(RISK);
+    let paths: Vec<_> = received
+        .iter()
+        .map(|request| text(&request.headers, "hermes-path"))
+        .collect();
+    for path in &paths {
+        assert!(path.len() <= 2048, "{} bytes", path.len());
+        assert!(path.starts_with("\"step_1_pay\";"), "{path}");
+    }
+    // The newest of the finished calls are those that stay.
+    let last: Vec<_> = paths[CALLS - 1].split(", ").collect();
+    assert!((5..CALLS).contains(&last.len()), "{}", last.len());
+    let newest = text(&received[CALLS - 2].headers, "hermes-step-id");
+    let newest = format!("\"{newest}\";");
+    assert!(last[last.len() - 1].starts_with(&newest), "{last:?}");
+}
+
+#[tokio::test]
+async fn wrapped_and_http2_calls_are_known_by_their_token_too() {
+    let w3c: &[&str] = &["traceparent", "tracestate"];
+    let wrapping = |setup: Setup| setup.route("style", "envelope");
+    let wrapped = Chain::with(wrapping).await;
+    wrapped.pays_after(1, w3c);
+    let reply = wrapped.pay(json!({"task_id": "t-wrapped"})).await;
+    let shown = wrapped.ended("t-wrapped", 2).await;
+    assert_eq!(
+        shown["steps"][1]["parent_step"],
+        reply.header("hermes-step-id")
+    );
+
+    let chain = Chain::start().await;
+    chain.pays_after(1, w3c);
+    let http2 = reqwest::Client::builder()
+        .no_proxy()
+        .http2_prior_knowledge();
+    let request = http2.build().unwrap();
+    let request = request.post(chain.payment.inbound_url() + "/pay");
+    let request = request.header("hermes-task-id", "t-http2");
+    let reply = request.json(&json!({})).send().await.unwrap();
+    assert_eq!(reply.version(), reqwest::Version::HTTP_2);
+    assert_eq!(reply.status(), 200);
+    let shown = chain.ended("t-http2", 2).await;
+    let step = reply.headers()["hermes-step-id"].to_str().unwrap();
+    let nested = shown["steps"].as_array().unwrap().iter();
+    let mut nested = nested.filter(|one| one["agent"] == FRAUD);
+    assert_eq!(nested.next().unwrap()["parent_step"], step, "{shown}");
+}
+
+#[tokio::test]
+async fn no_token_passes_through_or_leaves_for_a_foreign_host() {
+    let foreign = Application::start().await;
+    foreign.answer("/x", Answer::json(&json!({})));
+    let port = foreign.url().rsplit(':').next().unwrap().to_owned();
+    let listed: toml::Value = vec![format!("localhost:{port}")].into();
+    let passes: toml::Value = vec!["/plain/"].into();
+    let chain = Chain::with(|setup| {
+        let setup = setup.set("outbound.allow_hosts", listed);
+        setup.set("inbound.passthrough", passes)
+    })
+    .await;
+    let answer = Answer::json(&json!({}));
+    chain.application.answer("/plain/x", answer);
+    let traced = |request: reqwest::RequestBuilder| {
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let request = request.header("traceparent", parent);
+        request.header("tracestate", "hermes=0123,vendor=x,hermes=45")
+    };
+    let plain = chain.payment.inbound_url() + "/plain/x";
+    Reply::to(traced(client().get(plain))).await;
+    let got = chain.application.received("/plain/x").pop().unwrap();
+    assert_eq!(text(&got.headers, "tracestate"), "vendor=x");
+
+    let proxy = reqwest::Proxy::http(chain.payment.outbound_url()).unwrap();
+    let through = reqwest::Client::builder().proxy(proxy).build().unwrap();
+    let url = format!("http://localhost:{port}/x");
+    let reply = Reply::to(traced(through.get(url))).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let got = foreign.received("/x").pop().unwrap().headers;
+    assert_eq!(text(&got, "tracestate"), "vendor=x");
+    assert!(text(&got, "traceparent").ends_with("-00f067aa0ba902b7-01"));
 }
 
 #[tokio::test]

@@ -1,8 +1,14 @@
 //! The shows in full length: `tests/run --long`.
 
+mod hung_step;
+
 use crate::field_cases::{leaving, waiting};
+use crate::of_three::{self, FAULTS, Share};
 use crate::support::program::is_long;
-use crate::{canary, compatibility, consul_outage, delivery, restart, rollout, streaming, tls};
+use crate::{
+    all_failing, canary, compatibility, consul_outage, delivery, restart, rolling, rollout,
+    streaming, surge, tls,
+};
 use std::time::Duration;
 
 #[tokio::test]
@@ -73,5 +79,48 @@ fn ten_thousand_pairs_of_schemas_are_judged_right() {
 async fn a_tenth_of_a_hundred_thousand_tasks_are_tried_on_the_canary() {
     if is_long() {
         canary::a_tenth_is_picked(100_000, 0.005, 20_000).await;
+    }
+}
+
+#[tokio::test]
+async fn of_three_instances_one_at_fault_is_hardly_noticed() {
+    if is_long() {
+        let promised = Share {
+            all: 0.999,
+            later: 0.9999,
+        };
+        for fault in FAULTS {
+            of_three::idempotent(fault, 200, Duration::from_secs(60), promised).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_three_instances_one_at_fault_makes_nothing_happen_twice() {
+    if is_long() {
+        for fault in FAULTS {
+            of_three::once(fault, 200, Duration::from_secs(60)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn everything_is_restarted_under_load_unnoticed() {
+    if is_long() {
+        rolling::restarted_under_load(50, None).await;
+    }
+}
+
+#[tokio::test]
+async fn thirty_seconds_of_delay_are_not_judged_as_failures() {
+    if is_long() {
+        surge::surge(50, Duration::from_secs(30), 0.008).await;
+    }
+}
+
+#[tokio::test]
+async fn a_minute_of_failing_instances_gets_little_more_than_what_is_offered() {
+    if is_long() {
+        all_failing::offered_to_failing(200, Duration::from_secs(60)).await;
     }
 }

@@ -8,8 +8,10 @@ use crate::support::reply::Reply;
 use crate::support::road::{ROUTE, application, patient_contract};
 use crate::support::sidecar::Sidecar;
 use crate::support::wait::wait_until;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -131,6 +133,34 @@ async fn a_call_under_way_is_not_begun_twice() {
     let later = Call::under("k").make(&sidecar).await;
     assert_eq!((later.status, later.body), (200, first.body));
     assert_eq!(application.calls(ROUTE), 1);
+}
+
+/// "Not carried out" would send the caller elsewhere with work that is being done here.
+#[tokio::test]
+async fn a_leaving_sidecar_does_not_deny_the_call_it_carries_out() {
+    let application = application().await;
+    let slow = Answer::json(&fraud_output()).delayed(Duration::from_secs(4));
+    application.answer(ROUTE, slow);
+    let mut sidecar = Sidecar::named("fraud")
+        .application(&application.url())
+        .set("limits.drain_delay", "0s")
+        .contract(patient_contract(), "POST", ROUTE)
+        .start_unready()
+        .await;
+    admitted(&sidecar).await;
+    let mut calls = JoinSet::new();
+    calls.spawn(Call::under("k").request(&sidecar).send());
+    wait_until(WITHIN, "call", async || application.calls(ROUTE) == 1).await;
+    sidecar.process().signal(Signal::TERM);
+    wait_until(WITHIN, "sidecar that drains", async || {
+        Call::under("other").make(&sidecar).await.status == 503
+    })
+    .await;
+    let again = Call::under("k").make(&sidecar).await;
+    again.problem(409, "in-flight");
+    let first = calls.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(first.status(), 200);
+    assert_eq!(sidecar.ended().await.code(), Some(0));
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a request brought to be found again in logs and traces goes on to the next service.
-const CORRELATION: [&str; 3] = ["traceparent", "tracestate", "hermes-task-id"];
+/// What W3C Trace Context has every service hand on; nothing of the sidecar is known here.
+const CORRELATION: [&str; 2] = ["traceparent", "tracestate"];
 
 #[derive(Clone)]
 struct Ledger {

@@ -15,6 +15,7 @@ use crate::apart;
 use crate::contract::derive::{self, Underivable};
 use crate::contract::{Compiled, Probe, Violations, guard};
 use crate::task::Id;
+use arc_swap::ArcSwap;
 use call::{Call, Fault};
 use http::{HeaderName, Method};
 use reqwest::Url;
@@ -45,9 +46,13 @@ pub struct Limits {
     pub json: guard::Limits,
 }
 
-/// What the trials of all contracts of one application have in common.
+/// What the trials of all contracts of one application have in common; the next one reads it anew.
 #[derive(Debug)]
-pub struct Trials {
+pub struct Trials(ArcSwap<Means>);
+
+/// Whom a trial calls and what it may bring.
+#[derive(Debug)]
+struct Means {
     client: reqwest::Client,
     upstream: Url,
     is_outside: bool,
@@ -120,13 +125,15 @@ pub fn plan(contract: &Compiled, derives: bool) -> Result<Option<Probe>, Failure
 impl Trials {
     /// Will call the application that is asked for its health like this.
     pub fn new(application: &health::Config, limits: Limits) -> Result<Self, reqwest::Error> {
-        Ok(Self {
-            client: application.client(TOTAL)?,
-            upstream: application.upstream.clone(),
-            is_outside: application.tls.is_some(),
-            added: application.headers.keys().cloned().collect(),
+        Ok(Self(ArcSwap::from_pointee(Means::new(
+            application,
             limits,
-        })
+        )?)))
+    }
+
+    /// Makes later trials as `other` would.
+    pub fn follow(&self, other: Self) {
+        self.0.store(other.0.into_inner());
     }
 
     /// Prepares the trial of one contract.
@@ -137,6 +144,18 @@ impl Trials {
             route: ours.own_route.clone(),
             derives: ours.derive_probe,
         }
+    }
+}
+
+impl Means {
+    fn new(application: &health::Config, limits: Limits) -> Result<Self, reqwest::Error> {
+        Ok(Self {
+            client: application.client(TOTAL)?,
+            upstream: application.upstream.clone(),
+            is_outside: application.tls.is_some(),
+            added: application.headers.keys().cloned().collect(),
+            limits,
+        })
     }
 }
 
@@ -188,7 +207,7 @@ impl Trial {
     }
 
     fn prepared(&self, probe: Probe) -> Call {
-        let trials = &self.trials;
+        let trials = self.trials.0.load();
         let mut url = trials.upstream.clone();
         url.set_path(&self.route.path);
         let timeout = self.contract.contract.constraints.timeout;

@@ -6,7 +6,6 @@
 //! - times are medians of several tries, so that one slow moment is no finding
 //! - elsewhere: whether the settings are sound and things are there at all (`check`)
 
-mod derived;
 mod findings;
 mod known;
 mod network;

@@ -6,11 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::derived;
 use super::findings::{Findings, Step};
 use super::known::{Known, Subject};
 use crate::cli::quantile::{Times, shown};
-use crate::contract::{Compiled, Contract, Validator, guard};
+use crate::contract::{Compiled, Contract, Validator, derive, guard};
 
 /// A check is repeated so often, or for so long, whichever is over first.
 const ROUNDS: usize = 200;
@@ -123,7 +122,7 @@ fn probe(contract: &Contract) -> Option<&Value> {
 fn check(validator: &Validator, schema: &Value, probe: Option<&Value>) -> Check {
     let body = match probe {
         Some(given) => given.to_string(),
-        None => derived::body(schema).to_string(),
+        None => derive::whole(schema).to_string(),
     };
     let limits = guard::Limits::default();
     let once = || match guard::parse(black_box(body.as_bytes()), &limits) {

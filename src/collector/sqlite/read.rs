@@ -1,7 +1,8 @@
 //! The questions that are asked of the book.
 
-use super::{OpenCounts, millis, sla_level, state, timestamp};
+use super::{millis, sla_level, state, timestamp};
 use crate::collector::attempt::Told;
+use crate::collector::book::OpenCounts;
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, StateAt, Timestamp};
 use rusqlite::{Connection, params};
@@ -66,6 +67,21 @@ pub(super) fn load_task(connection: &Connection, task_id: &Id) -> rusqlite::Resu
     Ok(calls)
 }
 
+pub(super) fn load_overdue(
+    connection: &Connection,
+    cutoff: Timestamp,
+    most: usize,
+) -> rusqlite::Result<Vec<Vec<Told>>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT call_id FROM calls INDEXED BY calls_due
+         WHERE ended_at IS NULL AND deadline_at < ?1 ORDER BY deadline_at LIMIT ?2",
+    )?;
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![millis(cutoff), most], |row| row.get(0))?;
+    let load = |call_id: rusqlite::Result<String>| load_call(connection, &call_id?);
+    rows.map(load).collect()
+}
+
 pub(super) fn load_page(
     connection: &Connection,
     filter: Filter,
@@ -114,5 +130,10 @@ pub(super) fn count_open(connection: &Connection, now: Timestamp) -> rusqlite::R
         counts.by_state.push((state(row, 0)?, count.max(0) as u64));
         counts.stalled += stalled as u64;
     }
+    // A mark is the collector's own: nobody has told of the end of these either.
+    let mut statement = connection
+        .prepare_cached("SELECT count(*) FROM calls INDEXED BY calls_marked WHERE marked")?;
+    let marked: i64 = statement.query_row([], |row| row.get(0))?;
+    counts.stalled += marked.max(0) as u64;
     Ok(counts)
 }

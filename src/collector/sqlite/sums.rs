@@ -24,12 +24,12 @@ pub(super) fn put_call(
         .and_then(|count| usize::try_from(count).ok());
     let mut statement = connection.prepare_cached(
         "INSERT INTO calls (call_id, task_id, state, started_at, ended_at, deadline_at, is_root,
-             agent, application, sla_level, breaks, by_sidecar)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+             agent, application, sla_level, breaks, by_sidecar, marked)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT (call_id) DO UPDATE SET
              state = ?3, started_at = ?4, ended_at = ?5, deadline_at = ?6, is_root = ?7,
              agent = ?8, application = ?9, sla_level = ?10, breaks = ?11,
-             by_sidecar = ?12",
+             by_sidecar = ?12, marked = ?13",
     )?;
     statement.execute(params![
         id,
@@ -44,6 +44,7 @@ pub(super) fn put_call(
         call.sla_level.as_str(),
         broken.len() as i64,
         call.by_sidecar,
+        call.is_marked,
     ])?;
     Ok(broken.into_iter().skip(before.unwrap_or(0)).collect())
 }
@@ -100,11 +101,12 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
         "INSERT INTO tasks
              (task_id, state, agent, application, sla_level, degraded, started_at, latest_end, ended_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6,
-             (SELECT min(started_at) FROM calls WHERE task_id = ?1), ?7, iif(?8, NULL, ?7))
+             (SELECT min(started_at) FROM calls WHERE task_id = ?1),
+             iif(?9, 0, ?7), iif(?8, NULL, ?7))
          ON CONFLICT (task_id) DO UPDATE SET
              state = ?2, agent = ?3, application = ?4, sla_level = ?5,
              degraded = degraded OR ?6, started_at = excluded.started_at,
-             latest_end = max(latest_end, ?7),
+             latest_end = iif(?9, latest_end, max(latest_end, ?7)),
              ended_at = iif(?8, NULL, max(latest_end, ?7))",
     )?;
     statement.execute(params![
@@ -116,6 +118,8 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
         call.degraded,
         ended_at.map_or(0, millis),
         is_open,
+        // A mark gives way, and so must its time.
+        call.is_marked,
     ])?;
     Ok(())
 }

@@ -26,9 +26,11 @@ use super::Contract;
 use crate::identity::jws::{Payload, Signature, SignatureError};
 use crate::identity::key::PublicKey;
 use crate::store::{Store, StoreError};
+use arc_swap::ArcSwap;
 use pins::{Pin, Pins};
 use std::fmt;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// How many signatures of a contract are looked at.
 pub const MOST_SIGNATURES: usize = 16;
@@ -76,50 +78,66 @@ pub enum Trusted {
 /// Judges contracts; one value per process, shared by `Arc`.
 #[derive(Debug)]
 pub struct Trust {
-    config: Config,
+    config: ArcSwap<Config>,
     pins: Pins,
+    /// Counts how often the settings have changed.
+    changes: watch::Sender<u64>,
 }
 
 impl Trust {
     /// Accepts everything.
     pub fn off() -> Arc<Self> {
-        Arc::new(Self {
-            config: Config {
-                mode: Mode::Off,
-                keys: Vec::new(),
-            },
-            pins: Pins::default(),
-        })
+        let off = Config {
+            mode: Mode::Off,
+            keys: Vec::new(),
+        };
+        Arc::new(Self::new(off, Pins::default()))
     }
 
     /// Begins with the keys that an earlier process saw first; without a store none are kept.
     pub async fn open(config: Config, state: Option<Store>) -> Result<Arc<Self>, StoreError> {
-        let pins = match (config.mode, state) {
-            (Mode::Tofu, Some(state)) => Pins::load(state).await?,
-            _ => Pins::default(),
+        // In whatever mode: another may come to be in force.
+        let pins = match state {
+            Some(state) => Pins::load(state).await?,
+            None => Pins::default(),
         };
-        Ok(Arc::new(Self { config, pins }))
+        Ok(Arc::new(Self::new(config, pins)))
+    }
+
+    fn new(config: Config, pins: Pins) -> Self {
+        Self {
+            config: ArcSwap::from_pointee(config),
+            pins,
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Judges by other settings from now on; those who hear of it judge anew what they hold.
+    pub fn follow(&self, config: Config) {
+        self.config.store(Arc::new(config));
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Tells when the settings have changed.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Says whether a judgement may remember a key.
     pub fn is_learning(&self) -> bool {
-        self.config.mode == Mode::Tofu
+        self.config.load().mode == Mode::Tofu
     }
 
     /// Judges who signed a contract; in mode tofu a first key is remembered by this.
     pub async fn judge(&self, contract: &Contract) -> Result<Trusted, Untrusted> {
-        if self.config.mode == Mode::Off {
+        let config = self.config.load_full();
+        if config.mode == Mode::Off {
             return Ok(Trusted::Unjudged);
         }
         let signed = Signed::read(contract);
         let id = contract.id.as_str();
-        let listed: Vec<&Listed> = self
-            .config
-            .keys
-            .iter()
-            .filter(|key| key.is_for(id))
-            .collect();
-        let judged = match (self.config.mode, listed.as_slice()) {
+        let listed: Vec<&Listed> = config.keys.iter().filter(|key| key.is_for(id)).collect();
+        let judged = match (config.mode, listed.as_slice()) {
             (Mode::Tofu, []) => self.first_seen(contract, &signed).await,
             (_, listed) => {
                 let judged = by_list(&signed, listed);
@@ -165,7 +183,7 @@ impl Trust {
 
     /// Remembers that the family is signed, also where a listed key proved it.
     async fn notice(&self, contract: &Contract, key: &PublicKey) {
-        if self.config.mode != Mode::Tofu {
+        if !self.is_learning() {
             return;
         }
         let family = contract.id.family();

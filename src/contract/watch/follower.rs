@@ -68,6 +68,7 @@ impl Directory {
             seen,
             settle,
             asks,
+            trusts: self.trust.changed(),
             look,
             retry: Backoff::new(BODY_RETRY, BODY_RETRY_MOST),
             said: Vec::new(),
@@ -150,6 +151,8 @@ struct Follower {
     seen: watch::Receiver<Seen<Vec<Instance>>>,
     settle: watch::Sender<bool>,
     asks: watch::Receiver<u64>,
+    /// Tells when contracts are to be judged anew.
+    trusts: watch::Receiver<u64>,
     look: watch::Sender<u64>,
     retry: Backoff,
     /// What is wrong with instances, each told when it begins.
@@ -166,8 +169,14 @@ impl Follower {
             self.held.extend(known::usable(body, cache, trust).await);
         }
         drop(bodies);
+        // They may have been taken in under other settings of trust.
+        self.trusts.mark_changed();
         loop {
             let asked = *self.asks.borrow_and_update();
+            if self.trusts.has_changed().unwrap_or(false) {
+                self.trusts.mark_unchanged();
+                self.judge_anew().await;
+            }
             let seen = self.seen.borrow_and_update().clone();
             let reading = self.members.read(&seen, Instant::now());
             let answered = seen.value.is_some();
@@ -183,6 +192,23 @@ impl Follower {
         }
     }
 
+    /// Lets go of bodies that are trusted no more; the next round says so of their instances.
+    async fn judge_anew(&mut self) {
+        let (cache, trust) = (&self.directory.cache, &self.directory.trust);
+        for contract in cache.of(&self.agent.id) {
+            if trust.judge(&contract.contract).await.is_err() {
+                cache.forget(&contract);
+            }
+        }
+        let mut held = Vec::with_capacity(self.held.len());
+        for contract in self.held.drain(..) {
+            if trust.judge(&contract.contract).await.is_ok() {
+                held.push(contract);
+            }
+        }
+        self.held = held;
+    }
+
     /// Waits for news or for `again`; `None` when nobody has used the contract for long.
     async fn wait(&mut self, again: Option<Instant>) -> Option<()> {
         let absent = self.agent.view().standing == Standing::Absent;
@@ -194,6 +220,10 @@ impl Follower {
             tokio::select! {
                 changed = self.seen.changed() => return changed.ok(),
                 asked = self.asks.changed() => return asked.ok(),
+                Ok(()) = self.trusts.changed() => {
+                    self.trusts.mark_changed();
+                    return Some(());
+                }
                 () = tokio::time::sleep_until(until) => {
                     if again.is_some_and(|again| again <= Instant::now()) {
                         return Some(());

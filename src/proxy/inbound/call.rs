@@ -3,7 +3,7 @@
 use super::permits::Permit;
 use super::repeat::{self, Before};
 use super::{Inbound, Served, Style, names_of};
-use crate::context::{self, AgentName, Fields, Ids, Member, Path, Trace, header};
+use crate::context::{self, AgentName, Fields, Ids, Member, Path, Token, Trace, header};
 use crate::contract::guard;
 use crate::identity::Digest;
 use crate::proxy::active::Step;
@@ -163,6 +163,7 @@ impl Call {
             agent: contract.id.to_string(),
             agent_version: contract.version.to_string(),
             instance: self.served.instance.clone(),
+            peer: fields.application.clone(),
             deadline_at: deadline_at(self.deadline),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -200,7 +201,8 @@ impl Call {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
         self.check_body(Side::Input, &body).await?;
         self.check_wrappable(&body)?;
-        self.check_readiness()?;
+        // Before all that refuses: "not carried out" must hold of every request of this key, and
+        // an earlier one may be under way.
         let before = self
             .inbound
             .before(&self.served, &self.fields, &head, digest);
@@ -210,12 +212,16 @@ impl Call {
                 return Ok(self.repeated(attempt, answer, end, failure));
             }
         }
+        self.check_readiness()?;
         let _permit = self.permit()?;
         let speaks = self.inbound.config.protocol.speaks(head.version);
-        let request = self.request(head, body, digest, &trace);
+        let token = Token::draw();
+        let request = self.request(head, body, digest, (&trace, token));
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
         attempt.advance(State::Dispatched);
-        let _serving = self.inbound.active.enter(self.step(digest, &trace));
+        let step = self.step(digest, (trace, token));
+        attempt.note(|report| report.detail = Some(step.links().to_string()));
+        let _serving = self.inbound.active.enter(step);
         let answer = self.ask(attempt, (request, speaks)).await?;
         head::check_answer(&answer.headers, &self.inbound.config.limits.head)?;
         let output = Digest::of(&answer.body);
@@ -321,7 +327,7 @@ impl Call {
     }
 
     /// Describes this call as a step, for the calls the application makes while it serves it.
-    fn step(&self, input: Digest, trace: &Trace) -> Step {
+    fn step(&self, input: Digest, known_by: (Trace, Token)) -> Step {
         let now = Timestamp::now();
         let (step_id, name) = (self.ids.step_id.clone(), self.served.name.clone());
         let member = Member::new(step_id, name, now, *input.as_bytes());
@@ -332,12 +338,17 @@ impl Call {
             &self.fields,
             self.deadline,
             member,
-            self.fields.path.clone().unwrap_or_default(),
-            trace.correlation().cloned(),
+            known_by,
         )
     }
 
-    fn request(&self, head: Parts, body: Bytes, digest: Digest, trace: &Trace) -> Request<Body> {
+    fn request(
+        &self,
+        head: Parts,
+        body: Bytes,
+        digest: Digest,
+        (trace, token): (&Trace, Token),
+    ) -> Request<Body> {
         let config = &self.inbound.config;
         let key = headers::idempotency_key(&head.headers, &self.ids.call_id);
         let version = head.version;
@@ -369,7 +380,9 @@ impl Call {
         headers::strip_length(&mut out);
         out.remove(EXPECT);
         fields.write(&mut out);
-        trace.write(&mut out);
+        // An application that is somebody else's makes no calls through us.
+        let token = config.outside.is_none().then_some(token);
+        trace.write_for(token, &mut out);
         out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if matches!(self.served.style, Style::Envelope { .. }) {
             // The wrapper is ours; a `+json` type was the input's.
@@ -450,7 +463,8 @@ impl Call {
             proxy: &self.inbound.config.pseudonym,
         };
         let status = answer.status.as_u16();
-        let response = respond::answer(answer, &said);
+        let mut response = respond::answer(answer, &said);
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         self.count(end, status);
         response
     }
@@ -462,6 +476,7 @@ impl Call {
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
         self.settle_ticket(&trouble, end, &response);
         self.timing.write(response.headers_mut());
+        respond::say_instance(response.headers_mut(), &self.served.instance);
         let metrics = &self.inbound.recorder.metrics;
         metrics.rejected(Direction::Inbound, trouble.problem);
         self.count(end, trouble.problem.status());

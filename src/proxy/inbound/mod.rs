@@ -40,11 +40,12 @@ use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use hyper::body::Incoming;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// What the listener is given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     pub application: String,
     pub contracts: watch::Receiver<Roster>,
@@ -84,8 +85,8 @@ impl Protocol {
     }
 }
 
-/// The inbound service.
-#[derive(Debug)]
+/// The inbound service under one configuration; a request reads one from start to end.
+#[derive(Debug, Clone)]
 pub struct Inbound {
     config: Config,
     recorder: Arc<Recorder>,
@@ -136,6 +137,20 @@ impl Inbound {
             keeper,
             tunnels,
         }
+    }
+
+    /// Returns the same service under another configuration; what it has in common with this one,
+    /// such as connections and calls under way, is shared.
+    pub fn with(&self, config: Config, silence: Duration) -> Self {
+        let mut other = self.clone();
+        other.config = config;
+        other.tunnels.silence = silence;
+        other
+    }
+
+    /// Returns the configuration that requests are served by.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     fn route(&self, head: &Parts, agent: Option<&AgentName>) -> Route {

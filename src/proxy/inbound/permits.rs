@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct Permits {
     limit: usize,
-    taken: AtomicUsize,
+    /// Shared with the places of the contract's earlier versions, whose calls may still run.
+    taken: Arc<AtomicUsize>,
 }
 
 /// A place, given back when it is let go of.
@@ -22,7 +23,15 @@ impl Permits {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            taken: AtomicUsize::new(0),
+            taken: Arc::default(),
+        }
+    }
+
+    /// Makes the places of the same contract's next version: what is taken stays taken.
+    pub fn followed_by(&self, limit: usize) -> Self {
+        Self {
+            limit,
+            taken: self.taken.clone(),
         }
     }
 
@@ -88,6 +97,17 @@ mod tests {
         assert!(permits.take(SlaLevel::P2).is_some());
         drop(held);
         assert_eq!(permits.taken(), 0);
+    }
+
+    #[test]
+    fn calls_that_still_run_count_under_the_next_limit() {
+        let before = Arc::new(Permits::new(4));
+        let running = before.take(SlaLevel::P0);
+        let after = Arc::new(before.followed_by(1));
+        assert!(after.take(SlaLevel::P0).is_none());
+        drop(running);
+        assert!(after.take(SlaLevel::P0).is_some());
+        assert_eq!(before.taken(), 0);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use tokio::sync::watch;
 #[derive(Debug, Clone)]
 pub enum Place {
     Served(Arc<Served>),
+    /// Served to those who have not heard that it is served no more.
+    Leaving(Arc<Served>),
     /// The application has not handed it out yet.
     Awaited {
         style: Style,
@@ -39,27 +41,30 @@ impl Roster {
         Self(places.into(), Arc::default())
     }
 
-    /// Returns the roster with another contract, or none yet, at one place.
-    pub fn with(&self, at: usize, place: Place) -> Self {
-        let mut places = self.0.to_vec();
-        if let Some(there) = places.get_mut(at) {
-            *there = place;
-        }
-        Self(places.into(), Arc::default())
-    }
-
-    /// Lists the versions of the contracts that are there.
-    pub fn versions(&self) -> Vec<Version> {
-        let version = |served: &Arc<Served>| served.contract.contract.version.clone();
-        self.served().map(version).collect()
+    /// Lists the contracts that are there and stay, with their versions.
+    pub fn versions(&self) -> Vec<(String, Version)> {
+        let version = |place: &Place| match place {
+            Place::Served(served) => {
+                let contract = &served.contract.contract;
+                Some((contract.id.to_string(), contract.version.clone()))
+            }
+            Place::Leaving(_) | Place::Awaited { .. } => None,
+        };
+        self.0.iter().filter_map(version).collect()
     }
 
     /// Lists the contracts that are there.
     pub(super) fn served(&self) -> impl Iterator<Item = &Arc<Served>> + Clone {
         self.0.iter().filter_map(|place| match place {
-            Place::Served(served) => Some(served),
+            Place::Served(served) | Place::Leaving(served) => Some(served),
             Place::Awaited { .. } => None,
         })
+    }
+
+    /// Lists the places that stay.
+    fn staying(&self) -> impl Iterator<Item = &Place> {
+        let stays = |place: &&Place| !matches!(place, Place::Leaving(_));
+        self.0.iter().filter(stays)
     }
 
     /// Describes the contracts that are there; written on first use.
@@ -74,8 +79,9 @@ impl Roster {
 
     /// Finds the contract that is meant where none need be named: there is only one.
     pub(super) fn only(&self) -> Option<&Arc<Served>> {
-        match &*self.0 {
-            [Place::Served(served)] => Some(served),
+        let mut staying = self.staying();
+        match (staying.next(), staying.next()) {
+            (Some(Place::Served(served)), None) => Some(served),
             _ => None,
         }
     }
@@ -84,18 +90,23 @@ impl Roster {
     pub(super) fn meant(&self, named: Option<&AgentName>) -> Result<&Arc<Served>, Trouble> {
         match named {
             Some(agent) => self.find(&agent.id).ok_or_else(|| self.unknown()),
-            None => self.only().ok_or_else(|| match &*self.0 {
-                [Place::Awaited { .. }] => self.unknown(),
-                _ => {
-                    let detail = format!("name the agent, one of: {}", self.ids());
-                    Trouble::new(Problem::BadRequest, detail)
+            None => self.only().ok_or_else(|| {
+                let mut staying = self.staying();
+                if let (Some(Place::Awaited { .. }), None) = (staying.next(), staying.next()) {
+                    return self.unknown();
                 }
+                let detail = format!("name the agent, one of: {}", self.ids());
+                Trouble::new(Problem::BadRequest, detail)
             }),
         }
     }
 
     pub(super) fn ids(&self) -> String {
-        let ids: Vec<&str> = self.served().map(|served| served.id()).collect();
+        let staying = self.staying().filter_map(|place| match place {
+            Place::Served(served) => Some(served.id()),
+            Place::Leaving(_) | Place::Awaited { .. } => None,
+        });
+        let ids: Vec<&str> = staying.collect();
         ids.join(", ")
     }
 
@@ -111,7 +122,7 @@ impl Roster {
     pub(super) fn awaits(&self) -> Option<&str> {
         self.0.iter().find_map(|place| match place {
             Place::Awaited { reason, .. } => Some(&**reason),
-            Place::Served(_) => None,
+            Place::Served(_) | Place::Leaving(_) => None,
         })
     }
 
@@ -135,14 +146,14 @@ impl Roster {
                 };
                 here.then(|| not_yet(reason))
             }
-            Place::Served(_) => None,
+            Place::Served(_) | Place::Leaving(_) => None,
         })
     }
 
     /// Says whether a path might be read as one where the application takes contract calls.
     pub(super) fn claims(&self, reduced: &str) -> bool {
         self.0.iter().any(|place| match place {
-            Place::Served(served) => served.is_meant_by(reduced),
+            Place::Served(served) | Place::Leaving(served) => served.is_meant_by(reduced),
             Place::Awaited { style, .. } => target::reduced(style.path()) == reduced,
         })
     }

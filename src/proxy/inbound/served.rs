@@ -97,6 +97,12 @@ impl Served {
         }
     }
 
+    /// Lets the calls of an earlier version that still run count, too.
+    pub fn following(mut self, before: &Self) -> Self {
+        self.permits = Arc::new(before.permits.followed_by(self.permits.limit()));
+        self
+    }
+
     /// Returns the contract's id.
     pub fn id(&self) -> &str {
         self.contract.contract.id.as_str()

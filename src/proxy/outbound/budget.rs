@@ -25,7 +25,6 @@ pub struct Config {
 /// Counts calls and grants retries; shared by all calls of a sidecar.
 #[derive(Debug)]
 pub struct Budget {
-    config: Config,
     began: Instant,
     window: Mutex<Window>,
 }
@@ -44,9 +43,8 @@ struct Slot {
 }
 
 impl Budget {
-    pub fn new(config: Config, now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self {
-            config,
             began: now,
             window: Mutex::default(),
         }
@@ -58,8 +56,7 @@ impl Budget {
     }
 
     /// Grants a retry and counts it, or says no.
-    pub fn grant(&self, now: Instant) -> bool {
-        let config = self.config;
+    pub fn grant(&self, config: Config, now: Instant) -> bool {
         self.at(now, |slot, sum| {
             let share = sum.calls as u64 * u64::from(config.percent) / 100;
             let granted = slot.retries < config.min_per_second || u64::from(sum.retries) < share;
@@ -109,7 +106,7 @@ mod tests {
         for call in 0..rate * seconds {
             let now = began + Duration::from_micros(call * 1_000_000 / rate);
             budget.called(now);
-            granted += u64::from(budget.grant(now)) + u64::from(budget.grant(now));
+            granted += u64::from(budget.grant(CONFIG, now)) + u64::from(budget.grant(CONFIG, now));
         }
         granted
     }
@@ -118,7 +115,7 @@ mod tests {
     fn retries_stay_a_share_of_the_calls() {
         for rate in [20, 100, 1_000] {
             let began = Instant::now();
-            let budget = Budget::new(CONFIG, began);
+            let budget = Budget::new(began);
             let retries = granted(&budget, began, rate, 60);
             let calls = rate * 60;
             assert!(retries * 100 <= calls * 20 + 300, "{retries} of {calls}");
@@ -129,30 +126,27 @@ mod tests {
     #[test]
     fn a_few_a_second_are_always_allowed() {
         let began = Instant::now();
-        let budget = Budget::new(CONFIG, began);
+        let budget = Budget::new(began);
         assert_eq!(granted(&budget, began, 1, 30), 60);
         let later = began + Duration::from_secs(3_600);
-        let at_once = (0..10).filter(|_| budget.grant(later)).count();
+        let at_once = (0..10).filter(|_| budget.grant(CONFIG, later)).count();
         assert_eq!(at_once, 3);
-        let none = Budget::new(
-            Config {
-                percent: 0,
-                min_per_second: 0,
-            },
-            began,
-        );
-        assert!(!none.grant(began));
+        let none = Config {
+            percent: 0,
+            min_per_second: 0,
+        };
+        assert!(!Budget::new(began).grant(none, began));
     }
 
     #[test]
     fn what_happened_long_ago_counts_for_nothing() {
         let began = Instant::now();
-        let budget = Budget::new(CONFIG, began);
+        let budget = Budget::new(began);
         for _ in 0..1_000 {
             budget.called(began);
         }
         let later = began + Duration::from_secs(SECONDS as u64 + 1);
-        let at_once = (0..50).filter(|_| budget.grant(later)).count();
+        let at_once = (0..50).filter(|_| budget.grant(CONFIG, later)).count();
         assert_eq!(at_once, 3);
     }
 }

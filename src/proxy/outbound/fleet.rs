@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// The fleets of the contracts in use.
 pub struct Fleets {
-    config: EjectionConfig,
+    config: Mutex<EjectionConfig>,
     metrics: Arc<Sidecar>,
     fleets: Mutex<HashMap<Arc<str>, Arc<Fleet>>>,
 }
@@ -80,7 +80,7 @@ fn label<S: Serializer>(reason: &Reason, to: S) -> Result<S::Ok, S::Error> {
 impl Fleets {
     pub fn new(config: EjectionConfig, metrics: Arc<Sidecar>) -> Self {
         Self {
-            config,
+            config: Mutex::new(config),
             metrics,
             fleets: Mutex::default(),
         }
@@ -98,11 +98,12 @@ impl Fleets {
         let mut fleets = self.lock();
         fleets.retain(|name, _| followed.iter().any(|agent| agent.id.as_str() == &**name));
         let contract: Arc<str> = Arc::from(name);
+        let config = self.config().clone();
         let fresh = || Fleet {
             contract: contract.clone(),
             metrics: self.metrics.clone(),
             state: Mutex::new(State {
-                ejector: Ejector::new(self.config.clone()),
+                ejector: Ejector::new(config),
                 in_flight: HashMap::new(),
                 view: Weak::new(),
             }),
@@ -111,9 +112,21 @@ impl Fleets {
         fleet.or_insert_with(|| Arc::new(fresh())).clone()
     }
 
+    /// Ejects by another configuration from now on; who is out stays out for its time.
+    pub fn follow(&self, config: &EjectionConfig) {
+        *self.config() = config.clone();
+        for fleet in self.lock().values() {
+            fleet.lock().ejector.follow(config.clone());
+        }
+    }
+
     /// Finds a contract's fleet, for those who look on.
     pub fn find(&self, contract: &str) -> Option<Arc<Fleet>> {
         self.lock().get(contract).cloned()
+    }
+
+    fn config(&self) -> MutexGuard<'_, EjectionConfig> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Fleet>>> {

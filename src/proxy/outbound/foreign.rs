@@ -1,12 +1,12 @@
 //! Hosts of `outbound.allow_hosts`: requests that pass unchecked to who is no agent.
 //!
 //! - no field of ours but `Via` goes there: the context is nobody else's business
-//! - trace fields are kept as they come; no redirect is followed, nothing is decoded or kept
+//! - trace fields are kept as they come, but for our token; no redirect is followed, nothing is decoded or kept
 //! - a link-local address is taken only where the list names it literally: a name that resolves
 //!   to one is most likely a trick to reach the machine's metadata service
 
 use super::Outbound;
-use crate::context::{Fields, Trace, header};
+use crate::context::{self, Fields, Trace, header};
 use crate::identity::Authority;
 use crate::proxy::body::Body;
 use crate::proxy::headers;
@@ -55,8 +55,15 @@ impl Outbound {
         let sent = passing.request.headers_mut();
         for (name, values) in traced {
             sent.remove(&name);
+            let has_ours = name == header::TRACESTATE;
             for value in values {
-                sent.append(&name, value);
+                let value = match has_ours {
+                    true => context::without_ours(&value),
+                    false => Some(value),
+                };
+                if let Some(value) = value {
+                    sent.append(&name, value);
+                }
             }
         }
         let port = Some(port);

@@ -1,7 +1,7 @@
 //! What a call takes over from the task it is made for, and what pins it from then on.
 
 use super::Outbound;
-use crate::context::Fields;
+use crate::context::{Fields, Origin, Trace};
 use crate::proxy::active::{Parent, Step};
 use crate::proxy::headers;
 use crate::route;
@@ -14,6 +14,7 @@ pub struct Errand {
     /// Own, inherited and minted context.
     pub fields: Fields,
     pub heritage: Heritage,
+    pub trace: Trace,
     /// Drawn once, so that all attempts of a call rank alike and stay in one cohort.
     pub key: route::Key,
 }
@@ -50,7 +51,9 @@ impl Outbound {
     /// Returns what decides who fits a call: its own fields, else its task's.
     pub(super) fn wishes(&self, own: &Fields) -> Fields {
         let mut own = own.clone();
-        if let Parent::Step(step) | Parent::Task(step) = self.active.parent_of(&own) {
+        if let Parent::Step(step) | Parent::Task(step) =
+            self.active.parent_of(&own, &Origin::default())
+        {
             take_over(&mut own, &step);
         }
         own
@@ -61,31 +64,33 @@ impl Outbound {
     /// A task id that the caller chose pins its calls; a minted one cannot, so there the
     /// application's own idempotency key does.
     pub(super) fn errand(&self, own: Fields, received: &HeaderMap) -> Errand {
-        let (fields, heritage) = self.inherit(own);
+        let origin = Origin::of(received);
+        let (fields, heritage, served) = self.inherit(own, &origin);
+        let served = served.as_ref().map(|step| &step.trace);
+        let trace = Trace::from(origin, fields.trace_id.clone(), served);
         let given = headers::own_idempotency_key(received).filter(|_| heritage.minted);
         let task = fields.task_id.as_ref().map_or("", |id| id.as_str());
         let key = route::Key::of(given.unwrap_or(task));
         Errand {
             fields,
             heritage,
+            trace,
             key,
         }
     }
 
-    /// Completes the fields of a call: its own, else its task's, else minted or our own.
-    fn inherit(&self, mut own: Fields) -> (Fields, Heritage) {
-        let found = self.active.parent_of(&own);
-        let (step, parent) = match found {
+    /// Completes the fields of a call: its own, else its task's, else minted or our own. Returns
+    /// the step that they were taken from, too.
+    fn inherit(&self, mut own: Fields, origin: &Origin) -> (Fields, Heritage, Option<Arc<Step>>) {
+        let (step, parent) = match self.active.parent_of(&own, origin) {
             Parent::Step(step) => (Some(step.clone()), Some(step)),
             Parent::Task(step) => (Some(step), None),
             Parent::None => (None, None),
+            Parent::Unknown => {
+                self.recorder.metrics.context_unmatched();
+                (None, None)
+            }
         };
-        if own.task_id.is_none()
-            && (own.call_id.is_some() || own.step_id.is_some())
-            && step.is_none()
-        {
-            self.recorder.metrics.context_unmatched();
-        }
         if let Some(step) = &step {
             take_over(&mut own, step);
         }
@@ -103,12 +108,12 @@ impl Outbound {
         own.requester
             .get_or_insert_with(|| self.config.application.clone());
         let heritage = Heritage {
-            deadline: step.map(|step| step.deadline),
+            deadline: step.as_ref().map(|step| step.deadline),
             parent,
             minted,
             minted_step,
         };
-        (own, heritage)
+        (own, heritage, step)
     }
 }
 
@@ -128,6 +133,6 @@ fn take_over(own: &mut Fields, step: &Step) {
         }
     }
     if own.trace_id.is_none() {
-        own.trace_id.clone_from(&step.trace_id);
+        own.trace_id = step.trace.correlation().cloned();
     }
 }

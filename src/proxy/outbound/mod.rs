@@ -19,7 +19,7 @@ mod whom;
 
 pub use explain::{Excluded, Explanation, Question, Unexplained};
 
-use super::active::{Active, Parent};
+use super::active::{Active, Parent, Step};
 use super::attempt::Recorder;
 use super::body::{Body, Counted};
 use super::envelope::Envelope;
@@ -33,7 +33,7 @@ use super::respond::Trouble;
 use super::tunnel::Tunnels;
 use super::upstream::{Upstream, Upstreams};
 use crate::consul::Instance;
-use crate::context::{AgentName, Fields};
+use crate::context::{AgentName, Fields, Origin};
 use crate::contract::watch::Directory;
 use crate::identity::local::Local;
 use crate::identity::tls::Tls;
@@ -57,7 +57,7 @@ use tokio::time::Instant;
 use whom::Callee;
 
 /// What the listener is given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     pub application: String,
     pub region: String,
@@ -80,24 +80,25 @@ pub struct Retry {
     pub max_backoff: Duration,
 }
 
-/// The outbound service.
+/// The outbound service under one configuration; a request reads one from start to end.
+#[derive(Clone)]
 pub struct Outbound {
     config: Config,
     recorder: Arc<Recorder>,
     directory: Arc<Directory>,
-    fleets: Fleets,
-    upstreams: Upstreams,
+    fleets: Arc<Fleets>,
+    upstreams: Arc<Upstreams>,
     /// What instances that speak mutual TLS are called with.
     tls: Option<Arc<Tls>>,
     active: Arc<Active>,
     /// For what belongs to no contract.
     meters: Arc<metrics::Contract>,
     refusals: Refusals,
-    retries: Budget,
+    retries: Arc<Budget>,
     keeper: Keeper,
     tunnels: Tunnels,
     /// Places for questions who could serve.
-    questions: Semaphore,
+    questions: Arc<Semaphore>,
 }
 
 impl Outbound {
@@ -119,18 +120,37 @@ impl Outbound {
                 recorder.clone(),
                 config.pseudonym.clone(),
             ),
-            fleets: Fleets::new(config.ejection.clone(), recorder.metrics.clone()),
-            retries: Budget::new(config.retry.budget, Instant::now()),
+            fleets: Arc::new(Fleets::new(
+                config.ejection.clone(),
+                recorder.metrics.clone(),
+            )),
+            retries: Arc::new(Budget::new(Instant::now())),
             config,
             recorder,
             directory,
-            upstreams,
+            upstreams: Arc::new(upstreams),
             tls,
             active,
             keeper,
             tunnels,
-            questions: Semaphore::new(discover::MOST_QUESTIONS),
+            questions: Arc::new(Semaphore::new(discover::MOST_QUESTIONS)),
         }
+    }
+
+    /// Returns the same service under another configuration; what it has in common with this one,
+    /// such as connections and what is known of instances, is shared. Ejections count by the new one
+    /// at once.
+    pub fn with(&self, config: Config, silence: Duration) -> Self {
+        let mut other = self.clone();
+        self.fleets.follow(&config.ejection);
+        other.config = config;
+        other.tunnels.silence = silence;
+        other
+    }
+
+    /// Returns the configuration that requests are served by.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Returns the connections to another sidecar.
@@ -177,7 +197,7 @@ impl Outbound {
     ) -> Response<Body> {
         // An application that hands on the headers it was sent hands on its task's deadline, which
         // is inherited anyway; it does not name one for this call.
-        if fields.deadline.is_some() && !matches!(self.active.parent_of(&fields), Parent::None) {
+        if fields.deadline.is_some() && self.serves(&fields, &head).is_some() {
             fields.deadline = None;
         }
         match self.route(&head, &fields) {
@@ -219,13 +239,21 @@ impl Outbound {
             return Ok(route);
         };
         // An application that hands on the headers it was sent names the contract it serves.
-        let handed_on = |agent: &&AgentName| match self.active.parent_of(fields) {
-            Parent::Step(step) | Parent::Task(step) => step.agent == agent.id,
-            Parent::None => false,
+        let handed_on = |agent: &&AgentName| {
+            let served = self.serves(fields, head);
+            served.is_some_and(|step| step.agent == agent.id)
         };
         let beside = fields.agent.as_ref().filter(|agent| !handed_on(agent));
         let whom = whom.narrowed(beside)?;
         Ok(Route::Agent { whom, target })
+    }
+
+    /// Returns a step that a request is made for.
+    fn serves(&self, fields: &Fields, head: &Parts) -> Option<Arc<Step>> {
+        match self.active.parent_of(fields, &Origin::of(&head.headers)) {
+            Parent::Step(step) | Parent::Task(step) => Some(step),
+            Parent::None | Parent::Unknown => None,
+        }
     }
 
     /// Counts a request that belongs to no contract.
@@ -322,7 +350,7 @@ impl Outbound {
         began: Instant,
     ) -> Lasting {
         let keeper = self.keeper.clone();
-        let call = call::Call::new(self, callee, errand, &head.headers, began);
+        let call = call::Call::new(self, callee, errand, began);
         let presence = call.presence();
         Lasting::new(keeper, presence, call.run(head, source))
     }

@@ -5,7 +5,7 @@ use super::choice::{Asking, Chosen};
 use super::inherit::Errand;
 use super::place::Told;
 use super::whom::Callee;
-use crate::context::{Fields, Trace};
+use crate::context::Fields;
 use crate::proxy::body::Body;
 use crate::proxy::passing::{Passing, Way};
 use crate::proxy::received::Received;
@@ -41,11 +41,8 @@ impl Outbound {
         let view = callee.found.view();
         let Chosen { offer, place } = self.choose(&view, callee, &asking)?;
         drop(view);
-        let (way, trace) = (
-            self.way(),
-            Trace::of(&head.headers, fields.trace_id.clone()),
-        );
-        let mut passing = Passing::new(head, body, &trace, &way);
+        let way = self.way();
+        let mut passing = Passing::new(head, body, &errand.trace, &way);
         let told = Fields {
             agent: Some(callee.agent.clone()),
             application: Some(self.config.application.clone()),

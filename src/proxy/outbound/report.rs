@@ -164,7 +164,5 @@ fn join(report: &mut Report, step: &Step, now: Timestamp) {
     report.sla_level = step.sla_level;
     report.scenario.clone_from(&step.scenario);
     report.requester.clone_from(&step.requester);
-    if let Some(id) = &step.trace_id {
-        report.trace_id = id.to_string();
-    }
+    report.trace_id = step.trace.reported_id();
 }

@@ -1,10 +1,9 @@
 //! The upstreams in use, by address.
 
-use super::Upstream;
+use super::{Keep, Upstream};
 use crate::socket::Endpoint;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 /// How many addresses are remembered before those nobody uses are forgotten.
@@ -14,7 +13,7 @@ const MOST: usize = 4096;
 #[derive(Debug)]
 pub struct Upstreams {
     known: Mutex<HashMap<Key, Arc<Upstream>>>,
-    keep: Duration,
+    keep: Keep,
     connections: TaskTracker,
 }
 
@@ -27,7 +26,7 @@ struct Key {
 
 impl Upstreams {
     /// `keep` is how long idle connections are trusted.
-    pub fn new(keep: Duration, connections: TaskTracker) -> Self {
+    pub fn new(keep: Keep, connections: TaskTracker) -> Self {
         Self {
             known: Mutex::default(),
             keep,
@@ -48,7 +47,7 @@ impl Upstreams {
         if known.len() >= MOST {
             known.retain(|_, upstream| Arc::strong_count(upstream) > 1);
         }
-        let upstream = Upstream::new(endpoint, self.keep, self.connections.clone());
+        let upstream = Upstream::new(endpoint, self.keep.clone(), self.connections.clone());
         known.insert(key, upstream.clone());
         upstream
     }

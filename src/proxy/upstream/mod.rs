@@ -10,10 +10,12 @@
 //! - elsewhere: deadlines and what a failure means for the call (`forward`)
 
 mod by_address;
+mod keep;
 mod lease;
 mod shared;
 
 pub use by_address::Upstreams;
+pub use keep::Keep;
 pub use lease::{Lease, Unsent};
 
 use super::body::Body;
@@ -51,7 +53,7 @@ const PING: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Upstream {
     endpoint: Endpoint,
-    keep: Duration,
+    keep: Keep,
     idle: Mutex<VecDeque<Idle>>,
     shared: Mutex<Shared>,
     /// One connection to be shared is opened at a time, while that is quick: the others then find it.
@@ -98,7 +100,7 @@ pub enum Error {
 
 impl Upstream {
     /// `keep` must be below the peer's own idle timeout, so that we close first.
-    pub fn new(endpoint: Endpoint, keep: Duration, connections: TaskTracker) -> Arc<Self> {
+    pub fn new(endpoint: Endpoint, keep: Keep, connections: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
             endpoint,
             keep,
@@ -224,13 +226,13 @@ impl Upstream {
 
     fn shared(&self) -> Option<shared::InUse> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.take(self.keep)
+        shared.take(self.keep.get())
     }
 
     fn newest_idle(&self) -> Option<http1::SendRequest<Body>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        while idle.front().is_some_and(|old| now - old.since > self.keep) {
+        let (now, keep) = (Instant::now(), self.keep.get());
+        while idle.front().is_some_and(|old| now - old.since > keep) {
             idle.pop_front();
         }
         while let Some(newest) = idle.pop_back() {
@@ -292,7 +294,7 @@ mod tests {
     async fn a_peer_that_is_silent_holds_nobody_up_for_others() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = silent(listener.local_addr().unwrap());
-        let upstream = Upstream::new(endpoint, CONNECT, TaskTracker::new());
+        let upstream = Upstream::new(endpoint, Keep::new(CONNECT), TaskTracker::new());
         let began = Instant::now();
         let tasks = TaskTracker::new();
         for _ in 0..20 {

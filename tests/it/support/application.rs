@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// A request as the application received it.
 #[derive(Clone, Debug)]
@@ -46,6 +48,15 @@ pub enum Answer {
         headers: Vec<(String, String)>,
         body: Value,
         then: Box<Answer>,
+    },
+    /// Posts `body` to `url` and answers with what comes back, wrapped; 502 if that is a failure.
+    Relay {
+        url: String,
+        headers: Vec<(String, String)>,
+        body: Bytes,
+        /// Who answers.
+        by: &'static str,
+        relay: Relay,
     },
     /// Never answers; the connection stays open.
     Hang,
@@ -87,6 +98,56 @@ impl Answer {
     }
 }
 
+/// What an application that asks another one waits for, and has heard.
+#[derive(Clone, Default)]
+pub struct Relay(Arc<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    heard: Mutex<Vec<(u16, Duration)>>,
+    /// Nobody asks before so many are about to.
+    gate: Mutex<Option<Arc<Barrier>>>,
+}
+
+impl Relay {
+    /// Holds requests back until there are `count`, from now on; 1 holds none.
+    pub fn together(&self, count: usize) {
+        *self.0.gate.lock().unwrap() = Some(Arc::new(Barrier::new(count)));
+    }
+
+    /// Returns each answer's status and how long it took, oldest first.
+    pub fn heard(&self) -> Vec<(u16, Duration)> {
+        self.0.heard.lock().unwrap().clone()
+    }
+
+    /// Forgets what was heard.
+    pub fn forget(&self) {
+        self.0.heard.lock().unwrap().clear();
+    }
+
+    async fn ask(
+        &self,
+        url: String,
+        headers: Vec<(String, String)>,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), reqwest::Error> {
+        let gate = self.0.gate.lock().unwrap().clone();
+        if let Some(gate) = gate {
+            gate.wait().await;
+        }
+        let mut call = client().post(url).header(CONTENT_TYPE, "application/json");
+        for (name, value) in headers {
+            call = call.header(name, value);
+        }
+        let began = Instant::now();
+        let answer = call.body(body).send().await?;
+        let status = answer.status().as_u16();
+        let body = answer.bytes().await?;
+        self.0.heard.lock().unwrap().push((status, began.elapsed()));
+        Ok((status, body))
+    }
+}
+
 type Script = Arc<dyn Fn(&Received) -> Answer + Send + Sync>;
 
 #[derive(Default)]
@@ -104,7 +165,8 @@ struct State {
 pub struct Application {
     address: SocketAddr,
     state: Arc<State>,
-    _worker: JoinSet<()>,
+    closing: watch::Sender<bool>,
+    worker: JoinSet<()>,
 }
 
 impl Application {
@@ -112,14 +174,33 @@ impl Application {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State::default());
-        let mut worker = JoinSet::new();
-        worker.spawn(accept(listener, Arc::clone(&state)));
-        Self {
+        let mut application = Self {
             address,
-            state,
-            _worker: worker,
-        }
+            state: Arc::default(),
+            closing: watch::Sender::new(false),
+            worker: JoinSet::new(),
+        };
+        application.serve(listener);
+        application
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let (state, closing) = (Arc::clone(&self.state), self.closing.subscribe());
+        self.worker.spawn(accept(listener, state, closing));
+    }
+
+    /// Ends it as a crash would: nothing under way is answered. What it has received stays known.
+    pub async fn kill(&mut self) {
+        self.worker.shutdown().await;
+    }
+
+    /// Ends it as an operator does, once what is under way is answered, and starts it again.
+    pub async fn restart(&mut self) {
+        self.closing.send_replace(true);
+        while self.worker.join_next().await.is_some() {}
+        self.closing.send_replace(false);
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.serve(listener);
     }
 
     /// Returns its address as `application.upstream` takes it.
@@ -172,24 +253,39 @@ fn path_of(target: &str) -> &str {
     target.split('?').next().unwrap_or(target)
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
+async fn accept(listener: TcpListener, state: Arc<State>, mut closing: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            return;
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = is_told(&mut closing) => break,
         };
+        let Ok((stream, _)) = stream else { return };
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(stream, Arc::clone(&state)));
+        connections.spawn(serve(stream, Arc::clone(&state), closing.clone()));
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
-async fn serve(stream: TcpStream, state: Arc<State>) {
+async fn serve(stream: TcpStream, state: Arc<State>, mut closing: watch::Receiver<bool>) {
     let connection = state.connections.fetch_add(1, Ordering::SeqCst);
     let service = service_fn(|request| respond(request, connection, &state));
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
     // A peer that goes away, or an answer that is a closed connection, ends it with an error.
-    connection.await.ok();
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = is_told(&mut closing) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await.ok();
+        }
+    }
+}
+
+async fn is_told(closing: &mut watch::Receiver<bool>) {
+    closing.wait_for(|closing| *closing).await.ok();
 }
 
 async fn respond(
@@ -280,6 +376,19 @@ async fn carry_out(
                 }
                 call.send().await?.bytes().await?;
                 answer = *then;
+            }
+            Answer::Relay {
+                url,
+                headers,
+                body,
+                by,
+                relay,
+            } => {
+                let (status, body) = relay.ask(url, headers, body).await?;
+                let next = serde_json::from_slice::<Value>(&body)?;
+                let told = serde_json::json!({"by": by, "next": next}).to_string();
+                let status = if status < 300 { 200 } else { 502 };
+                answer = Answer::bytes(status, "application/json", told);
             }
             Answer::Reply {
                 delay,

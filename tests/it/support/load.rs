@@ -3,6 +3,7 @@
 use super::client::client;
 use super::wait::wait_until;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,8 +31,16 @@ pub struct Outcome {
 /// Traffic under way; stops with its value.
 pub struct Load {
     outcomes: Arc<Mutex<Vec<Outcome>>>,
+    urls: Urls,
     stop: oneshot::Sender<()>,
     worker: JoinSet<()>,
+}
+
+/// The listeners that calls go through in turn, and those under way by listener.
+#[derive(Clone, Default)]
+struct Urls {
+    open: Arc<Mutex<Vec<String>>>,
+    under_way: Arc<Mutex<HashMap<String, usize>>>,
 }
 
 /// What became of the calls, in the order of their beginning.
@@ -43,9 +52,11 @@ impl Load {
     pub fn start(rate: u32, urls: &[String], agent: &str, input: &Value) -> Self {
         let outcomes = Arc::new(Mutex::new(Vec::new()));
         let (stop, stopped) = oneshot::channel();
+        let through = Urls::default();
+        *through.open.lock().unwrap() = urls.to_vec();
         let traffic = Traffic {
             client: client(),
-            urls: urls.to_vec(),
+            urls: through.clone(),
             agent: agent.to_owned(),
             input: input.clone(),
             outcomes: Arc::clone(&outcomes),
@@ -54,9 +65,21 @@ impl Load {
         worker.spawn(traffic.run(Duration::from_secs(1) / rate, stopped));
         Self {
             outcomes,
+            urls: through,
             stop,
             worker,
         }
+    }
+
+    /// Sends further calls through these listeners, and returns once none is under way elsewhere.
+    pub async fn turn_to(&self, urls: &[String]) {
+        *self.urls.open.lock().unwrap() = urls.to_vec();
+        wait_until(MORE_WITHIN, "calls that end elsewhere", async || {
+            let under_way = self.urls.under_way.lock().unwrap();
+            let mut elsewhere = under_way.iter().filter(|(url, _)| !urls.contains(url));
+            elsewhere.all(|(_, count)| *count == 0)
+        })
+        .await;
     }
 
     /// Counts the calls that have ended.
@@ -109,10 +132,36 @@ impl Record {
     }
 }
 
+impl Urls {
+    fn take(&self, number: usize) -> Way<'_> {
+        // Counted under the same lock, so that who turns away sees every call.
+        let open = self.open.lock().unwrap();
+        let url = open[number % open.len()].clone();
+        let mut under_way = self.under_way.lock().unwrap();
+        *under_way.entry(url.clone()).or_default() += 1;
+        Way { urls: self, url }
+    }
+}
+
+/// A call's use of a listener.
+struct Way<'a> {
+    urls: &'a Urls,
+    url: String,
+}
+
+impl Drop for Way<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.urls.under_way.lock().unwrap();
+        if let Some(count) = under_way.get_mut(&self.url) {
+            *count -= 1;
+        }
+    }
+}
+
 #[derive(Clone)]
 struct Traffic {
     client: reqwest::Client,
-    urls: Vec<String>,
+    urls: Urls,
     agent: String,
     input: Value,
     outcomes: Arc<Mutex<Vec<Outcome>>>,
@@ -152,7 +201,8 @@ impl Traffic {
     }
 
     async fn invoke(&self, number: usize, task: &str) -> Result<(u16, String), String> {
-        let url = &self.urls[number % self.urls.len()];
+        let way = self.urls.take(number);
+        let url = &way.url;
         let body = json!({
             "agent": self.agent, "input": self.input, "context": {"task_id": task},
         });

@@ -20,6 +20,7 @@ pub mod contract;
 pub mod crew;
 pub mod digest;
 pub mod fleet;
+pub mod hops;
 pub mod instances;
 pub mod link;
 pub mod load;

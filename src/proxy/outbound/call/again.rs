@@ -53,7 +53,8 @@ impl Call {
         let ends = self.clock.ends();
         // A wait may be absurd: it is compared before it is added to anything.
         let is_time = wait < ends.left(now) && ends.leaves_time(now + wait, timeout);
-        if !is_time || !self.outbound.retries.grant(now) {
+        let budget = self.outbound.config.retry.budget;
+        if !is_time || !self.outbound.retries.grant(budget, now) {
             return None;
         }
         tokio::time::sleep(wait).await;

@@ -4,6 +4,7 @@ use super::again::Way;
 use super::judge::{Outcome, is_in_flight};
 use super::{Call, Order};
 use crate::backoff::Backoff;
+use crate::consul::Instance;
 use crate::context::AgentName;
 use crate::contract::watch::Offer;
 use crate::contract::{Compiled, Contract};
@@ -98,7 +99,7 @@ impl Call {
         }
         let request = self.request(&plan, order);
         head::check_outgoing(request.headers(), &self.outbound.config.limits.head)?;
-        attempt.note(|report| report.instance = plan.offer.instance.id.to_string());
+        attempt.note(|report| at(report, &plan.offer.instance));
         attempt.advance(State::Dispatched);
         way.tried.push(plan.offer.instance.id.clone());
         Ok(plan)
@@ -155,7 +156,7 @@ impl Call {
         self.fields.attempt = Some(self.ids.attempt);
         let mut report = self.report(&plan.agent, Some(order.digest));
         report.state = state;
-        report.instance = plan.offer.instance.id.to_string();
+        at(&mut report, &plan.offer.instance);
         report.deadline_at = deadline_at(plan.deadline);
         report.degraded = state == State::FallbackInvoked;
         let recorder = self.outbound.recorder.clone();
@@ -180,6 +181,7 @@ impl Call {
             agent: agent.id.clone(),
             agent_version: agent.version.clone().unwrap_or_default(),
             instance: String::new(),
+            peer: None,
             deadline_at: Timestamp::now(),
             duration_ms: 0,
             input_digest: input.map(|digest| digest.to_string()),
@@ -313,4 +315,10 @@ impl Call {
         plan.place.hears(&answer.headers);
         Ok(answer)
     }
+}
+
+/// Says in a report where the attempt goes, and whom its caller means by that.
+fn at(report: &mut Report, instance: &Instance) {
+    report.instance = instance.id.to_string();
+    report.peer = instance.app().map(str::to_owned);
 }

@@ -31,7 +31,7 @@ use again::Way;
 use attempt::Tried;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderValue, Response};
 use judge::{Given, Outcome};
 use std::sync::Arc;
 use time::Clock;
@@ -65,23 +65,18 @@ pub struct Order {
 
 impl Call {
     /// Begins a call to `callee`.
-    pub fn new(
-        outbound: Arc<Outbound>,
-        callee: Callee,
-        errand: Errand,
-        headers: &HeaderMap,
-        began: Instant,
-    ) -> Self {
+    pub fn new(outbound: Arc<Outbound>, callee: Callee, errand: Errand, began: Instant) -> Self {
         let Errand {
             mut fields,
             heritage,
+            trace,
             key,
         } = errand;
         fields.call_id = Some(Id::mint());
         fields.attempt = Some(1);
         Self {
             ids: Ids::settle(&mut fields),
-            trace: Trace::of(headers, fields.trace_id.clone()),
+            trace,
             clock: Clock::new(began, fields.deadline, heritage.deadline),
             outbound,
             callee,
@@ -206,7 +201,8 @@ impl Call {
         let step = self.ids.step_id.clone();
         let version = agent.version.as_deref().unwrap_or_default();
         let agent = format!("{}@{version}", agent.id);
-        let mut member = Member::new(step, agent, Timestamp::now(), *input.as_bytes());
+        let began_at = Timestamp::now().minus(self.clock.began().elapsed());
+        let mut member = Member::new(step, agent, began_at, *input.as_bytes());
         member.output = Some(*output.as_bytes());
         member
     }

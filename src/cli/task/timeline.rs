@@ -1,81 +1,57 @@
-//! `task`: one task's steps, attempts and states, as the collector knows them.
+//! A task drawn for people: a line for the task, one for each step and attempt, its states below.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use clap::Args;
 use serde::Deserialize;
-use serde_json::Value;
 
-use crate::config::{Addresses, Source};
+use crate::cli::output::{Palette, Tone, plain};
 
-use super::OutputArgs;
-use super::client::{self, Answer};
-use super::exit::{Exit, Failure};
-use super::output::{self, Palette, Tone, plain};
-
-const TIMEOUT: Duration = Duration::from_secs(15);
 /// A chain of calls is refused beyond this depth; deeper indentation would only be noise.
 const MAX_DEPTH: usize = 32;
-
-#[derive(Debug, Args)]
-pub(super) struct TaskArgs {
-    /// Task id, as in the header Hermes-Task-Id.
-    id: String,
-    /// Base URL of the collector; default: as the settings say.
-    #[arg(long, value_name = "URL")]
-    collector: Option<String>,
-    /// Config file that names the collector.
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// What of the collector's answer is shown; fields it may leave out are empty.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Task {
-    task_id: String,
-    state: String,
-    verdict: Option<String>,
+pub(super) struct Task {
+    pub(super) task_id: String,
+    pub(super) state: String,
+    pub(super) verdict: Option<String>,
     started_at: Option<String>,
-    ended_at: Option<String>,
-    steps: Vec<Step>,
+    pub(super) ended_at: Option<String>,
+    pub(super) steps: Vec<Step>,
     chain: serde_json::Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Step {
-    step_id: String,
+pub(super) struct Step {
+    pub(super) step_id: String,
     parent_step: Option<String>,
-    agent: String,
+    pub(super) agent: String,
     state: String,
     degraded: bool,
-    attempts: Vec<Attempt>,
+    pub(super) attempts: Vec<Attempt>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Attempt {
-    attempt: u64,
-    agent: String,
-    instance: Option<String>,
-    state: String,
-    states: Vec<Moment>,
+pub(super) struct Attempt {
+    pub(super) attempt: u64,
+    pub(super) agent: String,
+    pub(super) instance: Option<String>,
+    pub(super) state: String,
+    pub(super) states: Vec<Moment>,
     duration_ms: Option<f64>,
     error: Option<Fault>,
     late: Option<serde_json::Value>,
+    undelivered: Option<serde_json::Value>,
     conflict: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Moment {
-    state: String,
-    at: String,
-    reporter: String,
+pub(super) struct Moment {
+    pub(super) state: String,
+    pub(super) at: String,
+    pub(super) reporter: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -86,90 +62,8 @@ struct Fault {
     detail: Option<String>,
 }
 
-pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
-    let addresses = Addresses::load(&Source::of_process(args.config.clone(), Vec::new()))?;
-    let token = token(addresses.collector_token_file)?;
-    let base = client::base(args.collector, "collector", args.config, |addresses| {
-        addresses.collector.clone()
-    })?;
-    let mut url = reqwest::Url::parse(&client::url(&base, ""))
-        .map_err(|error| Failure::Usage(format!("--collector: {error}")))?;
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(["tasks", args.id.as_str()]);
-    }
-    let mut request = client::collector(&base, TIMEOUT, addresses.tls)?.get(url);
-    if let Some(token) = token {
-        request = request.bearer_auth(token);
-    }
-    let answer = client::block_on(client::send("the collector", &base, request))?;
-    let fine = answer.status.is_success();
-    if args.output.is_json() {
-        if let Err(told) = is_ours(&answer) {
-            return Err(stranger(base, told));
-        }
-        output::data(&answer.body);
-        if !answer.body.ends_with(b"\n") {
-            output::line("");
-        }
-        return Ok(output::verdict(fine));
-    }
-    if !fine {
-        return Err(Failure::Answer(refusal(answer.status, &answer.body)));
-    }
-    let drawn = is_ours(&answer).and_then(|()| draw(&answer.body).map_err(|e| e.to_string()));
-    let drawn = drawn.map_err(|told| stranger(base, told))?;
-    output::data(drawn.as_bytes());
-    Ok(Exit::Fine)
-}
-
-/// Says whether a collector has answered: with a task or with a problem.
-fn is_ours(answer: &Answer) -> Result<(), String> {
-    let told: Value = serde_json::from_slice(&answer.body)
-        .map_err(|error| format!("{} with a body that is no JSON: {error}", answer.status))?;
-    let is_there = match answer.status.is_success() {
-        true => told["task_id"].is_string() && told["steps"].is_array(),
-        false => told["detail"].is_string(),
-    };
-    match is_there {
-        true => Ok(()),
-        false => Err(format!("{} with another kind of JSON", answer.status)),
-    }
-}
-
-fn stranger(url: String, told: String) -> Failure {
-    Failure::Stranger {
-        what: "the collector",
-        url,
-        told,
-    }
-}
-
-/// Says why there is no task.
-fn refusal(status: reqwest::StatusCode, body: &[u8]) -> String {
-    format!("the collector says {status}: {}", output::detail(body))
-}
-
-/// Reads the token that the collector of the settings wants; none where there are no settings.
-fn token(file: Option<PathBuf>) -> Result<Option<String>, Failure> {
-    let Some(path) = file else {
-        return Ok(None);
-    };
-    match std::fs::read_to_string(&path) {
-        Ok(token) => Ok(Some(token.trim().to_owned())),
-        Err(source) => Err(Failure::Read { path, source }),
-    }
-}
-
-/// Draws the body of `GET /tasks/{id}` for people.
-pub(super) fn draw(body: &[u8]) -> Result<String, serde_json::Error> {
-    Ok(timeline(
-        &serde_json::from_slice(body)?,
-        Palette::of_stdout(),
-    ))
-}
-
-/// Writes a task for people: a line for the task, one for each step and attempt, its states below.
-fn timeline(task: &Task, palette: Palette) -> String {
+/// Writes a task for people.
+pub(super) fn timeline(task: &Task, palette: Palette) -> String {
     let mut text = format!(
         "task {}  {}",
         plain(&task.task_id),
@@ -251,7 +145,11 @@ fn write_attempt(text: &mut String, step: &Step, attempt: &Attempt, pad: &str, p
             plain(&moment.at)
         ));
     }
-    for (flag, told) in [(&attempt.late, "late"), (&attempt.conflict, "conflict")] {
+    for (flag, told) in [
+        (&attempt.late, "late"),
+        (&attempt.undelivered, "undelivered"),
+        (&attempt.conflict, "conflict"),
+    ] {
         if flag.as_ref().is_some_and(|flag| {
             !matches!(
                 flag,
@@ -301,7 +199,7 @@ fn way(attempt: &Attempt) -> String {
     seen.join(" → ")
 }
 
-fn word(state: &str, palette: Palette) -> String {
+pub(super) fn word(state: &str, palette: Palette) -> String {
     let tone = match state {
         "completed" => Tone::Good,
         "pending" | "dispatched" | "executing" | "fallback_invoked" => Tone::Doubtful,
@@ -360,21 +258,6 @@ task t1  completed  completed in 12 ms
   chain ok
 ";
         assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn a_refusal_tells_its_detail() {
-        let status = reqwest::StatusCode::NOT_FOUND;
-        for (body, told) in [
-            (
-                r#"{"status":404,"detail":"no report has arrived"}"#,
-                "no report has arrived",
-            ),
-            ("<h1>who?</h1>\n", "<h1>who?</h1>"),
-        ] {
-            let expected = format!("the collector says 404 Not Found: {told}");
-            assert_eq!(refusal(status, body.as_bytes()), expected);
-        }
     }
 
     #[test]

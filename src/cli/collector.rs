@@ -1,0 +1,157 @@
+//! Asking the collector, from wherever its address and its token are known.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::{StatusCode, Url};
+use serde_json::Value;
+
+use crate::config::{Addresses, Source};
+
+use super::client::{self, Answer};
+use super::exit::Failure;
+use super::output;
+
+const TIMEOUT: Duration = Duration::from_secs(15);
+const NAME: &str = "the collector";
+
+#[derive(Debug, Args)]
+pub(super) struct CollectorPlace {
+    /// Base URL of the collector; default: as the settings say.
+    #[arg(long, value_name = "URL")]
+    collector: Option<String>,
+    /// Config file that names the collector.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// A collector that can be asked, as often as wanted.
+pub(super) struct Asking {
+    base: String,
+    client: reqwest::Client,
+    token: Option<String>,
+}
+
+impl Asking {
+    pub fn at(place: CollectorPlace) -> Result<Self, Failure> {
+        let addresses = Addresses::load(&Source::of_process(place.config.clone(), Vec::new()))?;
+        let token = token(addresses.collector_token_file)?;
+        let base = client::base(place.collector, "collector", place.config, |addresses| {
+            addresses.collector.clone()
+        })?;
+        let client = client::collector(&base, TIMEOUT, addresses.tls)?;
+        Ok(Self {
+            base,
+            client,
+            token,
+        })
+    }
+
+    /// Asks for what is at a path; `is_ours` says whether an answer's JSON is what a collector
+    /// tells there.
+    pub async fn get(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        is_ours: fn(&Value) -> bool,
+    ) -> Result<Answer, Failure> {
+        let mut url = Url::parse(&client::url(&self.base, ""))
+            .map_err(|error| Failure::Usage(format!("--collector: {error}")))?;
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let mut request = self.client.get(url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        let answer = client::send(NAME, &self.base, request).await?;
+        match recognise(&answer, is_ours) {
+            Ok(()) => Ok(answer),
+            Err(told) => Err(self.stranger(told)),
+        }
+    }
+
+    /// Says that whoever answers is no collector.
+    pub fn stranger(&self, told: String) -> Failure {
+        Failure::Stranger {
+            what: NAME,
+            url: self.base.clone(),
+            told,
+        }
+    }
+}
+
+/// Says why there is nothing to show.
+pub(super) fn refusal(answer: &Answer) -> Failure {
+    let told = output::detail(&answer.body);
+    match answer.status {
+        StatusCode::BAD_REQUEST => Failure::Usage(told),
+        status => Failure::Answer(format!("the collector says {status}: {told}")),
+    }
+}
+
+/// Prints an answer as it came.
+pub(super) fn pass_on(answer: &Answer) {
+    output::data(&answer.body);
+    if !answer.body.ends_with(b"\n") {
+        output::line("");
+    }
+}
+
+/// Any web server answers 200 or 404; only a collector tells of tasks, or of a problem.
+fn recognise(answer: &Answer, is_ours: fn(&Value) -> bool) -> Result<(), String> {
+    let told: Value = serde_json::from_slice(&answer.body)
+        .map_err(|error| format!("{} with a body that is no JSON: {error}", answer.status))?;
+    let is_there = match answer.status.is_success() {
+        true => is_ours(&told),
+        false => told["detail"].is_string(),
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(format!("{} with another kind of JSON", answer.status)),
+    }
+}
+
+/// Reads the token that the collector of the settings wants; none where there are no settings.
+fn token(file: Option<PathBuf>) -> Result<Option<String>, Failure> {
+    let Some(path) = file else {
+        return Ok(None);
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(token) => Ok(Some(token.trim().to_owned())),
+        Err(source) => Err(Failure::Read { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_its_detail() {
+        for (status, body, told) in [
+            (
+                404,
+                r#"{"status":404,"detail":"no report has arrived"}"#,
+                "the collector says 404 Not Found: no report has arrived",
+            ),
+            (
+                503,
+                "<h1>who?</h1>\n",
+                "the collector says 503 Service Unavailable: <h1>who?</h1>",
+            ),
+            (400, r#"{"detail":"limit: 1 to 1000"}"#, "limit: 1 to 1000"),
+        ] {
+            let answer = Answer {
+                status: StatusCode::from_u16(status).unwrap(),
+                headers: Default::default(),
+                body: body.into(),
+            };
+            assert_eq!(refusal(&answer).to_string(), told);
+        }
+    }
+}

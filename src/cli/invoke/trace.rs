@@ -1,0 +1,395 @@
+//! `invoke --trace`: what became of a call step by step, from what its reply tells.
+//!
+//! Times are those of the sidecars: `Server-Timing` has the caller's own parts first, then those
+//! of whoever was behind it. The admin listener is asked what is known of the contract; where it
+//! cannot be reached, the rest is told all the same.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::{Method, Url};
+use serde_json::Value;
+
+use crate::cli::client::{self, Answer};
+use crate::cli::exit::Failure;
+use crate::cli::local::ask_at;
+use crate::cli::output::plain;
+
+/// What was known of the contract before the call.
+pub(super) struct Before {
+    agent: String,
+    /// Where to ask what else is known; none where nobody answers.
+    admin: Option<String>,
+    /// The body in use; none where the call is the first to want one.
+    cached: Option<String>,
+}
+
+/// A call that was made.
+pub(super) struct Call<'a> {
+    pub answer: &'a Answer,
+    pub took: Duration,
+    pub tags: &'a [String],
+    pub sla: Option<&'a str>,
+}
+
+/// The parts of one hop.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Hop {
+    validate: f64,
+    route: f64,
+    upstream: f64,
+    record: f64,
+}
+
+impl Before {
+    /// Asks what is known of a contract; an admin listener that is not there is no fault.
+    pub fn look(
+        admin: Option<String>,
+        config: Option<PathBuf>,
+        agent: &str,
+    ) -> Result<Self, Failure> {
+        let base = client::base(admin, "admin", config, |addresses| addresses.admin.clone())?;
+        let (agent, asked) = (
+            agent.to_owned(),
+            ask_at(&base, Method::GET, "/contracts", None),
+        );
+        let known: Option<Value> = match asked {
+            Ok(answer) if answer.status.is_success() => serde_json::from_slice(&answer.body).ok(),
+            Ok(_) | Err(_) => None,
+        };
+        let cached = known.as_ref().and_then(|known| in_use(known, &agent));
+        Ok(Self {
+            admin: known.is_some().then_some(base),
+            agent,
+            cached,
+        })
+    }
+
+    /// Tells the steps of a call, a line each.
+    pub fn told(&self, call: &Call<'_>) -> String {
+        let answer = call.answer;
+        let hops = hops(answer);
+        let (ours, theirs) = (hops.first().cloned().unwrap_or_default(), hops.get(1));
+        let problem = problem(answer);
+        let kind = problem.as_ref().map_or("", |(kind, _)| kind.as_str());
+        let mut text = String::new();
+        let mut line = |name: &str, told: String| {
+            // Writing to a string cannot fail.
+            writeln!(text, "{name:<9} {}", plain(&told)).ok();
+        };
+        line("contract", self.contract(answer));
+        line("input", input(&ours, theirs, kind));
+        line("instance", self.instance(answer, &ours, theirs.is_some()));
+        line("context", context(call));
+        line("callee", callee(&ours, theirs));
+        line("report", report(answer, &ours, theirs));
+        line("output", output(answer, kind));
+        if let Some((kind, detail)) = &problem {
+            line("problem", format!("{kind}: {detail}"));
+        }
+        line("total", millis(call.took.as_secs_f64() * 1000.0));
+        text
+    }
+
+    fn contract(&self, answer: &Answer) -> String {
+        let named = answer.header("hermes-agent").unwrap_or(&self.agent);
+        match (&self.admin, &self.cached) {
+            (None, _) => format!("{named} (the admin listener tells no more)"),
+            (Some(_), Some(body)) => format!("{named}, from the cache: {body}"),
+            (Some(_), None) => format!("{named}, pulled from the registry for this call"),
+        }
+    }
+
+    fn instance(&self, answer: &Answer, ours: &Hop, was_reached: bool) -> String {
+        let chosen = format!("chosen in {}", millis(ours.route));
+        let explained = self.explained(answer);
+        let address = |instance: &str| {
+            let ranking = explained.as_ref()?["ranking"].as_array()?;
+            let found = ranking.iter().find(|one| one["instance"] == instance)?;
+            Some(format!(
+                "{}, {} fit",
+                found["address"].as_str()?,
+                ranking.len()
+            ))
+        };
+        if let Some(instance) = answered(answer).filter(|_| was_reached) {
+            let place = address(&instance).map_or_else(String::new, |place| format!(" ({place})"));
+            return format!("{instance}{place}, {chosen}");
+        }
+        let would = explained
+            .as_ref()
+            .and_then(|explained| explained["instance"].as_str());
+        match would {
+            Some(instance) => {
+                let place = address(instance).unwrap_or_default();
+                format!("none has answered; now it would be {instance} ({place})")
+            }
+            None => "none has answered".to_owned(),
+        }
+    }
+
+    /// Asks where calls of the task go; the reply itself says who has answered.
+    fn explained(&self, answer: &Answer) -> Option<Value> {
+        let (base, task) = (self.admin.as_ref()?, answer.header("hermes-task-id")?);
+        let named = answer.header("hermes-agent").unwrap_or(&self.agent);
+        let mut url = Url::parse("http://localhost/explain").ok()?;
+        let agent = named.split('@').next().unwrap_or(named);
+        url.query_pairs_mut()
+            .append_pair("agent", agent)
+            .append_pair("task_id", task);
+        let path = format!("/explain?{}", url.query().unwrap_or_default());
+        let told = ask_at(base, Method::GET, &path, None).ok()?;
+        serde_json::from_slice(&told.body).ok()
+    }
+}
+
+/// Names the body of a called contract that is in use.
+fn in_use(contracts: &Value, agent: &str) -> Option<String> {
+    let mut all = contracts.as_array()?.iter();
+    let found = all.find(|one| one["use"] == "called" && one["agent"] == agent)?;
+    let body = found["bodies"].as_array()?.first()?;
+    Some(format!(
+        "{} {}",
+        body["version"].as_str()?,
+        body["digest"].as_str()?
+    ))
+}
+
+fn input(ours: &Hop, theirs: Option<&Hop>, kind: &str) -> String {
+    const SENT: [&str; 4] = ["input-invalid", "bad-json", "body-required", "too-large"];
+    let took = millis(ours.validate);
+    match (SENT.contains(&kind), theirs) {
+        (true, None) => format!("refused here in {took}, nothing was sent"),
+        (true, Some(theirs)) => format!(
+            "held good here, refused by the callee in {}",
+            millis(theirs.validate)
+        ),
+        (false, _) => format!("checked here; with the output {took}"),
+    }
+}
+
+fn context(call: &Call<'_>) -> String {
+    let names = [
+        ("task", "hermes-task-id"),
+        ("step", "hermes-step-id"),
+        ("call", "hermes-call-id"),
+        ("attempt", "hermes-attempt"),
+        ("trace", "hermes-trace-id"),
+    ];
+    let told = names.into_iter().filter_map(|(name, header)| {
+        let value = call.answer.header(header)?;
+        Some(format!("{name} {value}"))
+    });
+    let sla = call.sla.map(|level| format!("sla {level}"));
+    let tags = (!call.tags.is_empty()).then(|| format!("tags {}", call.tags.join(" ")));
+    let all: Vec<String> = told.chain(sla).chain(tags).collect();
+    all.join("  ")
+}
+
+fn callee(ours: &Hop, theirs: Option<&Hop>) -> String {
+    match theirs {
+        Some(theirs) => format!(
+            "answered in {}: validate {}, application {}, record {}",
+            millis(ours.upstream),
+            millis(theirs.validate),
+            millis(theirs.upstream),
+            millis(theirs.record)
+        ),
+        None if ours.upstream > 0.0 => {
+            format!(
+                "asked, and no answer of its sidecar in {}",
+                millis(ours.upstream)
+            )
+        }
+        None => "not asked".to_owned(),
+    }
+}
+
+fn report(answer: &Answer, ours: &Hop, theirs: Option<&Hop>) -> String {
+    let Some(state) = answer.header("hermes-state") else {
+        return "none: there was no attempt".to_owned();
+    };
+    let theirs = theirs.map(|hop| format!(", at the callee in {}", millis(hop.record)));
+    format!(
+        "{state}, committed here in {}{}",
+        millis(ours.record),
+        theirs.unwrap_or_default()
+    )
+}
+
+fn output(answer: &Answer, kind: &str) -> String {
+    match (answer.status.is_success(), kind) {
+        (true, _) => {
+            let digest = answer.header("content-digest").unwrap_or("no digest");
+            format!("checked again here and held good, {digest}")
+        }
+        (false, "output-invalid") => "broke the contract".to_owned(),
+        (false, _) => format!("none to check: status {}", answer.status.as_u16()),
+    }
+}
+
+/// Returns the kind and the detail of a sidecar's own problem.
+fn problem(answer: &Answer) -> Option<(String, String)> {
+    if answer.status.is_success() {
+        return None;
+    }
+    let told: Value = serde_json::from_slice(&answer.body).ok()?;
+    let kind = told["type"]
+        .as_str()?
+        .strip_prefix(crate::task::Problem::TYPE)?;
+    let detail = told["detail"].as_str().unwrap_or_default();
+    Some((kind.to_owned(), detail.to_owned()))
+}
+
+/// Reads the parts of each hop, nearest first; an application's own parts are none of ours.
+fn hops(answer: &Answer) -> Vec<Hop> {
+    let mut hops: Vec<Hop> = Vec::new();
+    for member in members(answer) {
+        let mut parts = member.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let took = parts.find_map(|part| part.strip_prefix("dur=")?.parse::<f64>().ok());
+        let took = took.unwrap_or(0.0);
+        // Every hop of ours begins with this one.
+        if name == "validate" {
+            hops.push(Hop::default());
+        }
+        let Some(hop) = hops.last_mut() else { continue };
+        match name {
+            "validate" => hop.validate = took,
+            "route" => hop.route = took,
+            "upstream" => hop.upstream = took,
+            "record" => hop.record = took,
+            _ => {}
+        }
+    }
+    hops
+}
+
+/// Returns the instance that says it has answered.
+fn answered(answer: &Answer) -> Option<String> {
+    let named = members(answer).into_iter().find_map(|member| {
+        let quoted = member.strip_prefix("instance;desc=\"")?;
+        Some(quoted.strip_suffix('"')?.to_owned())
+    });
+    named.filter(|name| !name.is_empty())
+}
+
+fn members(answer: &Answer) -> Vec<String> {
+    let values = answer.headers.get_all("server-timing").iter();
+    let text = values.filter_map(|value| value.to_str().ok());
+    let members = text.flat_map(|value| value.split(','));
+    members.map(|member| member.trim().to_owned()).collect()
+}
+
+fn millis(length: f64) -> String {
+    format!("{length:.3} ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reqwest::StatusCode;
+    use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Answer {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let name = HeaderName::from_static(name);
+            map.append(name, HeaderValue::from_static(value));
+        }
+        Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: map,
+            body: body.into(),
+        }
+    }
+
+    fn told(answer: &Answer) -> String {
+        let before = Before {
+            agent: "fraud-v1.0".into(),
+            admin: None,
+            cached: None,
+        };
+        before.told(&Call {
+            answer,
+            took: Duration::from_millis(9),
+            tags: &["gpu".to_owned()],
+            sla: Some("P0"),
+        })
+    }
+
+    const OURS: (&str, &str) = (
+        "server-timing",
+        "validate;dur=0.500, route;dur=0.100, upstream;dur=7.000, record;dur=0.300",
+    );
+
+    #[test]
+    fn a_whole_call_is_told_step_by_step() {
+        let reply = answer(
+            200,
+            &[
+                OURS,
+                (
+                    "server-timing",
+                    "validate;dur=0.200, route;dur=0.000, upstream;dur=5.000, record;dur=0.400",
+                ),
+                ("server-timing", "instance;desc=\"fraud-1\""),
+                ("server-timing", "db;dur=4"),
+                ("hermes-agent", "fraud-v1.0@1.0.0"),
+                ("hermes-task-id", "t-1"),
+                ("hermes-state", "completed"),
+                ("content-digest", "sha-256=:abc:"),
+            ],
+            "{}",
+        );
+        let expected = "\
+contract  fraud-v1.0@1.0.0 (the admin listener tells no more)
+input     checked here; with the output 0.500 ms
+instance  fraud-1, chosen in 0.100 ms
+context   task t-1  sla P0  tags gpu
+callee    answered in 7.000 ms: validate 0.200 ms, application 5.000 ms, record 0.400 ms
+report    completed, committed here in 0.300 ms, at the callee in 0.400 ms
+output    checked again here and held good, sha-256=:abc:
+total     9.000 ms
+";
+        assert_eq!(told(&reply), expected);
+    }
+
+    #[test]
+    fn a_refusal_and_a_silence_are_told_apart() {
+        let problem =
+            |kind: &str| format!(r#"{{"type":"urn:hermes:problem:{kind}","detail":"because"}}"#);
+        let refused = answer(
+            400,
+            &[(
+                "server-timing",
+                "validate;dur=0.500, route;dur=0.100, upstream;dur=0.000, record;dur=0.300",
+            )],
+            &problem("input-invalid"),
+        );
+        let text = told(&refused);
+        for line in [
+            "input     refused here in 0.500 ms, nothing was sent\n",
+            "instance  none has answered\n",
+            "callee    not asked\n",
+            "report    none: there was no attempt\n",
+            "problem   input-invalid: because\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        let silent = answer(
+            504,
+            &[OURS, ("hermes-state", "timeout")],
+            &problem("timeout"),
+        );
+        let text = told(&silent);
+        for line in [
+            "callee    asked, and no answer of its sidecar in 7.000 ms\n",
+            "report    timeout, committed here in 0.300 ms\n",
+            "output    none to check: status 504\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+}
