@@ -89,7 +89,7 @@ impl Protocol {
 }
 
 /// The inbound service under one configuration; a request reads one from start to end.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Inbound {
     config: Config,
     recorder: Arc<Recorder>,
