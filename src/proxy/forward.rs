@@ -329,6 +329,7 @@ fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
 mod tests {
     use super::*;
     use crate::proxy::attempt::Attempt;
+    use crate::proxy::upstream::Keep;
     use crate::socket::{Endpoint, Place};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -374,7 +375,11 @@ mod tests {
         let (tell, requests) = tokio::sync::oneshot::channel();
         connections.spawn(async move { tell.send(one_stream(listener).await) });
         let endpoint = Endpoint { place, tls: None };
-        let upstream = Upstream::new(endpoint, Duration::from_secs(60), connections.clone());
+        let upstream = Upstream::new(
+            endpoint,
+            Keep::new(Duration::from_secs(60)),
+            connections.clone(),
+        );
         let directory = tempfile::tempdir().unwrap();
         let mut attempt = Attempt::sample(&directory.path().join("spool.db")).await;
         let mut ask = async |time: Duration| {
