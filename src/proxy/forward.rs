@@ -347,6 +347,7 @@ mod tests {
     use super::*;
     use crate::proxy::Keep;
     use crate::proxy::attempt::Attempt;
+    use crate::proxy::upstream::Keep;
     use crate::socket::{Endpoint, Place};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
