@@ -345,7 +345,6 @@ fn pass_on(incoming: Received, silence: Duration, lease: Lease) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::Keep;
     use crate::proxy::attempt::Attempt;
     use crate::proxy::upstream::Keep;
     use crate::socket::{Endpoint, Place};
