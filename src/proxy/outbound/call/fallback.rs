@@ -9,6 +9,7 @@ use super::{Call, Order};
 use crate::context::AgentName;
 use crate::contract::{Compiled, Contract, ContractId};
 use crate::proxy::outbound::choice::Asking;
+use crate::proxy::outbound::whom::FIRST_USE;
 use crate::proxy::respond::Trouble;
 use crate::task::{Next, Problem, State};
 use crate::telemetry::metrics::AttemptKind;
@@ -70,9 +71,9 @@ impl Call {
         }
         let found = &self.callee.found;
         let directory = &self.outbound.directory;
-        let original = directory
-            .published(found, self.clock.ends().instant())
-            .await?;
+        // Without a deadline the call has a day, which a silent Consul must not take.
+        let until = self.clock.ends().instant().min(Instant::now() + FIRST_USE);
+        let original = directory.published(found, until).await?;
         self.clock.grant(Instant::now(), &original.contract);
         self.foresee(&original.contract);
         Some(original)
