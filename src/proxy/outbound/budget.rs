@@ -23,6 +23,18 @@ pub struct Config {
     pub min_per_second: u32,
 }
 
+impl Config {
+    /// Says whether one more retry is within what there may be, given this second and all.
+    fn allows(self, slot: Slot, sum: Slot) -> bool {
+        let share = u64::from(sum.calls) * u64::from(self.percent) / 100;
+        let minimum = u64::from(self.min_per_second) * SECONDS as u64;
+        let retries = u64::from(sum.retries);
+        // The minimum comes in place of the share, never on top of it.
+        let is_few = slot.retries < self.min_per_second && retries < minimum;
+        retries < share || is_few
+    }
+}
+
 /// Counts calls and grants retries; shared by all calls of a sidecar.
 #[derive(Debug)]
 pub struct Budget {
@@ -59,15 +71,15 @@ impl Budget {
     /// Grants a retry and counts it, or says no.
     pub fn grant(&self, config: Config, now: Instant) -> bool {
         self.at(now, |slot, sum| {
-            let share = u64::from(sum.calls) * u64::from(config.percent) / 100;
-            let minimum = u64::from(config.min_per_second) * SECONDS as u64;
-            let retries = u64::from(sum.retries);
-            // The minimum comes in place of the share, never on top of it.
-            let is_few = slot.retries < config.min_per_second && retries < minimum;
-            let granted = retries < share || is_few;
+            let granted = config.allows(*slot, sum);
             slot.retries += u32::from(granted);
             granted
         })
+    }
+
+    /// Says whether a retry would be granted now, for those who would wait for it in vain.
+    pub fn may_grant(&self, config: Config, now: Instant) -> bool {
+        self.at(now, |slot, sum| config.allows(*slot, sum))
     }
 
     /// Works on the slot of this second, given the sum of all.
@@ -146,8 +158,11 @@ mod tests {
         let budget = Budget::new(began);
         assert_eq!(granted(&budget, began, 1, 30), [2; 30]);
         let later = began + Duration::from_secs(3_600);
+        // To ask costs nothing.
+        assert!((0..10).all(|_| budget.may_grant(CONFIG, later)));
         let at_once = (0..10).filter(|_| budget.grant(CONFIG, later)).count();
         assert_eq!(at_once, 3);
+        assert!(!budget.may_grant(CONFIG, later));
         let none = Config {
             percent: 0,
             min_per_second: 0,

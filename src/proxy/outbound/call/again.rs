@@ -53,8 +53,9 @@ impl Call {
         let ends = self.clock.ends();
         // A wait may be absurd: it is compared before it is added to anything.
         let is_time = wait < ends.left(now) && ends.leaves_time(now + wait, timeout);
-        let budget = self.outbound.config.retry.budget;
-        if !is_time || !self.outbound.retries.grant(budget, now) {
+        let outbound = self.outbound.clone();
+        let (retries, budget) = (&outbound.retries, outbound.config.retry.budget);
+        if !is_time || !retries.may_grant(budget, now) {
             return None;
         }
         tokio::time::sleep(wait).await;
@@ -68,6 +69,10 @@ impl Call {
                 let attempt = self.follow(&plan, order, last.end, State::Pending);
                 return Some(self.unsent(attempt, trouble));
             }
+        }
+        // Charged last: a retry that is not made takes nothing from the others.
+        if !retries.grant(budget, Instant::now()) {
+            return None;
         }
         way.tried.push(plan.offer.instance.id.clone());
         let attempt = self.follow(&plan, order, last.end, State::Dispatched);
