@@ -66,7 +66,7 @@ impl Call {
         if way.checked != Some(plan.contract().digest()) {
             way.checked = Some(plan.contract().digest());
             if let Err(trouble) = self.check_input(&plan, &order.input).await {
-                let attempt = self.follow(&plan, order, last.end, State::Pending);
+                let attempt = self.follow(&plan, order, last.end, State::Dispatched);
                 return Some(self.unsent(attempt, trouble));
             }
         }
