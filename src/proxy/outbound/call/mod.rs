@@ -157,6 +157,8 @@ impl Call {
             };
             tried = match again {
                 Some(again) => again,
+                // Also where the budget is used up: it counts retries, and a fallback that the
+                // contract declares is none.
                 None => return self.fall_back(&way, tried, order).await,
             };
         }
