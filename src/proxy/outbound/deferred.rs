@@ -69,8 +69,7 @@ impl Call {
             step_id: self.fields.step_id.clone(),
             call_id: self.fields.call_id.clone(),
             agent: Some(self.callee.agent.clone()),
-            trace_id: self.fields.trace_id.clone(),
-            ..Fields::default()
+            ..self.repeated()
         }
     }
 

@@ -230,7 +230,17 @@ impl Call {
             call_id: self.fields.call_id.clone(),
             attempt: Some(outcome.attempt),
             agent: Some(outcome.agent.clone()),
+            ..self.repeated()
+        }
+    }
+
+    /// Returns what replies repeat of every call, whoever answers it.
+    pub(super) fn repeated(&self) -> Fields {
+        Fields {
+            application: Some(self.outbound.config.application.clone()),
             trace_id: self.fields.trace_id.clone(),
+            region: self.fields.region.clone(),
+            utc_offset: self.fields.utc_offset.clone(),
             ..Fields::default()
         }
     }
