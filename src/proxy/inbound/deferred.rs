@@ -39,7 +39,7 @@ impl Inbound {
             prefer,
             began,
             meters,
-            proxy: &self.config.pseudonym,
+            refusals: &self.refusals,
             place,
         };
         let call = call.run(head, source);

@@ -16,7 +16,8 @@ pub use prefer::{PREFER, Prefer, RESPOND_ASYNC};
 use super::attempt::{Attempt, Presence, deadline_at};
 use super::body::Body;
 use super::lasting::Keeper;
-use super::respond::{self, Trouble};
+use super::refusal::Refusals;
+use super::respond::Trouble;
 use crate::context::{Fields, header};
 use crate::deferred::{Deferred, Found, Name, Open, Place, Reply, Stage};
 use crate::task::{Deadline, Id, Problem, State};
@@ -53,7 +54,7 @@ pub struct Asked<'a> {
     pub prefer: Prefer,
     pub began: Instant,
     pub meters: Arc<metrics::Contract>,
-    pub proxy: &'a HeaderValue,
+    pub refusals: &'a Refusals,
     pub place: Place,
 }
 
@@ -108,7 +109,7 @@ pub async fn defer(
     };
     let carried = carry_out(deferred.clone(), name, open.clone(), asked.place, call);
     if !keeper.begin(carried) {
-        open.end(Stage::Lost);
+        return asked.refusals.refuse(&stopping(), &asked.names);
     }
     let wait = asked.prefer.wait.unwrap_or_default().min(LONGEST_WAIT);
     let stage = match open.entered().await {
@@ -122,7 +123,7 @@ pub async fn defer(
     match stage {
         // Ended while it was entered: who did not offer to wait is told where to fetch it.
         Stage::Ended(reply) if !wait.is_zero() || !open.is_acknowledged() => given(&reply),
-        Stage::Lost => respond::trouble(&lost(), &asked.names, asked.proxy),
+        Stage::Lost => asked.refusals.refuse(&lost(), &asked.names),
         _ => {
             if open.is_to_be_counted() {
                 let took = asked.began.elapsed();
@@ -244,6 +245,13 @@ pub fn crowded() -> Trouble {
     overloaded.retry_after(Duration::from_secs(5))
 }
 
+/// Refuses a call that came too late to be begun.
+fn stopping() -> Trouble {
+    let detail = "the sidecar is stopping; the call was not begun";
+    Trouble::new(Problem::Draining, detail).executed(false)
+}
+
+/// Says of a call that had begun that nobody sees it to its end.
 fn lost() -> Trouble {
     let detail = "the sidecar is stopping; the call was given up";
     Trouble::new(Problem::Draining, detail)

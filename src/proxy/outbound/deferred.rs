@@ -39,7 +39,7 @@ impl Outbound {
             prefer,
             began,
             meters,
-            proxy: &self.config.pseudonym,
+            refusals: &self.refusals,
             place,
         };
         let call = call.run(head, source);
