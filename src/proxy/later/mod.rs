@@ -10,7 +10,7 @@
 mod fetch;
 mod prefer;
 
-pub use fetch::{Fetching, fetch, is_acknowledgement, is_in_flight};
+pub use fetch::{Fetching, fetch, is_acknowledgement};
 pub use prefer::{PREFER, Prefer, RESPOND_ASYNC};
 
 use super::attempt::{Attempt, Presence, deadline_at};

@@ -14,6 +14,7 @@ use crate::proxy::later::{
     self, ACKNOWLEDGED_WITHIN, Asked, Fetching, Later, PREFER, Prefer, RESPOND_ASYNC,
 };
 use crate::proxy::respond::Trouble;
+use crate::proxy::stated;
 use crate::proxy::upstream::Upstream;
 use crate::task::{Deadline, Id, Problem, State};
 use http::request::Parts;
@@ -91,7 +92,7 @@ impl Call {
         let asked = self.exchange(attempt, upstream, request, within).await;
         let answer = asked.map_err(unacknowledged)?;
         // An attempt that nobody answered may have begun all the same.
-        let is_under_way = is_own_key && later::is_in_flight(&answer);
+        let is_under_way = is_own_key && stated::is_in_flight(&answer);
         if !is_under_way && !later::is_acknowledgement(&answer) {
             return Ok(answer);
         }

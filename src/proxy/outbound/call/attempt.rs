@@ -1,7 +1,7 @@
 //! One attempt: an instance is chosen, the request goes out, its end is queued for the record.
 
 use super::again::Way;
-use super::judge::{Outcome, is_in_flight};
+use super::judge::Outcome;
 use super::{Call, Order};
 use crate::backoff::Backoff;
 use crate::consul::Instance;
@@ -18,6 +18,7 @@ use crate::proxy::outbound::choice::{Asking, Chosen};
 use crate::proxy::outbound::place::Place;
 use crate::proxy::outbound::whom::Callee;
 use crate::proxy::respond::Trouble;
+use crate::proxy::stated;
 use crate::proxy::upstream::Upstream;
 use crate::socket::Speaks;
 use crate::task::{Course, Deadline, Problem, Report, Reporter, State, Timestamp};
@@ -276,7 +277,7 @@ impl Call {
         let mut backoff = Backoff::new(retry.backoff, retry.max_backoff);
         loop {
             let answer = self.ask_once(attempt, plan, order).await?;
-            if !plan.awaits || !is_in_flight(&answer) {
+            if !plan.awaits || !stated::is_in_flight(&answer) {
                 return Ok(answer);
             }
             let wait = backoff.next_wait().max(SHORTEST_WAIT);
