@@ -1,6 +1,6 @@
 //! One attempt: an instance is chosen, the request goes out, its end is queued for the record.
 
-use super::again::Way;
+use super::again::Tries;
 use super::judge::Outcome;
 use super::{Call, Order};
 use crate::backoff::Backoff;
@@ -67,9 +67,9 @@ pub struct Tried {
 
 impl Call {
     /// Makes the first attempt; it is one also where nobody can be asked.
-    pub(super) async fn first(&mut self, way: &mut Way, order: &Order) -> Tried {
+    pub(super) async fn first(&mut self, tries: &mut Tries, order: &Order) -> Tried {
         let mut attempt = self.begin(Some(order.digest));
-        match self.ready(&mut attempt, way, order).await {
+        match self.ready(&mut attempt, tries, order).await {
             Ok(plan) => self.send(attempt, plan, order, AttemptKind::First).await,
             Err(trouble) => self.unsent(attempt, trouble),
         }
@@ -79,14 +79,14 @@ impl Call {
     async fn ready(
         &mut self,
         attempt: &mut Attempt,
-        way: &mut Way,
+        tries: &mut Tries,
         order: &Order,
     ) -> Result<Plan, Trouble> {
         Self::check_digest(order)?;
         let chosen = self.choose_first()?;
         let contract = &chosen.offer.contract.contract;
-        way.course = Course::new(contract.idempotent, contract.max_retries);
-        way.original = Some(chosen.offer.contract.clone());
+        tries.course = Course::new(contract.idempotent, contract.max_retries);
+        tries.original = Some(chosen.offer.contract.clone());
         self.clock.grant(Instant::now(), contract);
         self.foresee(contract);
         let plan = self.plan(&self.callee, chosen);
@@ -95,7 +95,7 @@ impl Call {
             report.deadline_at = deadline_at(plan.deadline);
         });
         self.check_input(&plan, &order.input).await?;
-        way.checked = Some(plan.contract().digest());
+        tries.checked = Some(plan.contract().digest());
         if !plan
             .deadline
             .leaves_time(Instant::now(), plan.contract().constraints.timeout)
@@ -107,7 +107,7 @@ impl Call {
         head::check_outgoing(request.headers(), &self.outbound.config.limits.head)?;
         attempt.note(|report| at(report, &plan.offer.instance));
         attempt.advance(State::Dispatched);
-        way.tried.push(plan.offer.instance.id.clone());
+        tries.asked.push(plan.offer.instance.id.clone());
         Ok(plan)
     }
 

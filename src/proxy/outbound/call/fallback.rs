@@ -3,7 +3,7 @@
 //! Naming a fallback says that it is safe whatever became of the work. It gets one attempt. Its
 //! answer is held against its own contract and against the one that the application relies on.
 
-use super::again::Way;
+use super::again::Tries;
 use super::attempt::{Plan, Tried};
 use super::{Call, Order};
 use crate::context::AgentName;
@@ -33,8 +33,8 @@ impl Call {
     }
 
     /// Tries the fallbacks in turn; if all fail, the outcome is that of the agent asked for.
-    pub(super) async fn fall_back(&mut self, way: &Way, mut own: Tried, order: &Order) -> Tried {
-        let Some(original) = self.original(way).await else {
+    pub(super) async fn fall_back(&mut self, tries: &Tries, mut own: Tried, order: &Order) -> Tried {
+        let Some(original) = self.original(tries).await else {
             return own;
         };
         let mut ended = own.outcome.end;
@@ -65,9 +65,9 @@ impl Call {
     }
 
     /// Returns the contract that the application relies on, also where nobody serves it.
-    async fn original(&mut self, way: &Way) -> Option<Arc<Compiled>> {
-        if way.original.is_some() {
-            return way.original.clone();
+    async fn original(&mut self, tries: &Tries) -> Option<Arc<Compiled>> {
+        if tries.original.is_some() {
+            return tries.original.clone();
         }
         let found = &self.callee.found;
         let directory = &self.outbound.directory;
