@@ -185,7 +185,7 @@ pub async fn answer(
     deferred: &Deferred,
     name: &Name,
     wait: Option<Duration>,
-) -> Result<Response<Body>, Told> {
+) -> Result<Response<Body>, Withheld> {
     match deferred.find(name).await {
         Ok(Found::Open(open)) => {
             let wait = wait.unwrap_or_default().min(LONGEST_WAIT);
@@ -197,7 +197,7 @@ pub async fn answer(
         }
         Ok(Found::Ended(reply)) => Ok(given(&reply)),
         Ok(Found::InDoubt { task_id, state }) => Err(in_doubt(task_id, state, name)),
-        Ok(Found::Unknown) => Err(Told {
+        Ok(Found::Unknown) => Err(Withheld {
             trouble: unknown(),
             names: Fields::default(),
         }),
@@ -205,7 +205,7 @@ pub async fn answer(
             tracing::warn!(%error, "the record of calls could not be read");
             let detail = "the record of calls could not be read; ask again";
             let trouble = Trouble::new(Problem::Internal, detail);
-            Err(Told {
+            Err(Withheld {
                 trouble: trouble.retry_after(Duration::from_secs(1)),
                 names: Fields::default(),
             })
@@ -214,16 +214,16 @@ pub async fn answer(
 }
 
 /// A refusal to hand a reply out, and the ids that it repeats.
-pub struct Told {
+pub struct Withheld {
     pub trouble: Trouble,
     pub names: Fields,
 }
 
-fn in_doubt(task_id: Id, state: State, name: &Name) -> Told {
+fn in_doubt(task_id: Id, state: State, name: &Name) -> Withheld {
     let detail = "the sidecar that made this call stopped before its end, or could not keep its \
                   reply; what came of it is not known here, and its reports at the collector say \
                   how far it had come";
-    Told {
+    Withheld {
         trouble: Trouble::new(Problem::InDoubt, detail).stands(state),
         names: names(&task_id, name),
     }
