@@ -268,7 +268,10 @@ fn list(line: &str) -> Option<Vec<&str>> {
         is_escaped = c == '\\' && is_quoted && !is_escaped;
         is_comma
     });
-    let members: Vec<&str> = members.map(str::trim).filter(|one| !one.is_empty()).collect();
+    let members: Vec<&str> = members
+        .map(str::trim)
+        .filter(|one| !one.is_empty())
+        .collect();
     (!is_quoted).then_some(members)
 }
 
@@ -354,6 +357,10 @@ mod tests {
         assert_eq!(replied(&[&long]), format!("{OURS}, a"));
         let many = vec!["part;dur=1.000"; 500].join(", ");
         let line = replied(&[&many]);
-        assert!((LONGEST_TIMINGS - 16..=LONGEST_TIMINGS).contains(&line.len()), "{}", line.len());
+        assert!(
+            (LONGEST_TIMINGS - 16..=LONGEST_TIMINGS).contains(&line.len()),
+            "{}",
+            line.len()
+        );
     }
 }

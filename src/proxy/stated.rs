@@ -67,7 +67,10 @@ mod tests {
     fn answer(status: u16, kind: &str, fields: &[(&'static str, &'static str)]) -> Answer {
         let body = json!({"type": format!("{}{kind}", Problem::TYPE), "title": "t", "detail": "d"});
         let pair = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
         };
         Answer {
             version: Version::HTTP_11,
@@ -91,7 +94,11 @@ mod tests {
             (409, "no-such-kind", &[json], false),
         ] {
             let answer = answer(status, kind, fields);
-            assert_eq!(is_in_flight(&answer), expected, "{status} {kind} {fields:?}");
+            assert_eq!(
+                is_in_flight(&answer),
+                expected,
+                "{status} {kind} {fields:?}"
+            );
         }
     }
 }

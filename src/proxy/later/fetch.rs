@@ -119,7 +119,8 @@ impl Fetching<'_> {
 ///
 /// No answer of an application looks so: its sidecar states the end that it means.
 pub fn is_acknowledgement(answer: &Answer) -> bool {
-    answer.status == StatusCode::ACCEPTED && stated::state(answer).is_some_and(|state| !state.is_end())
+    answer.status == StatusCode::ACCEPTED
+        && stated::state(answer).is_some_and(|state| !state.is_end())
 }
 
 fn meaning(answer: &Answer, call_id: &Id) -> Meaning {

@@ -19,7 +19,7 @@ use super::lasting::Keeper;
 use super::refusal::Refusals;
 use super::respond::Trouble;
 use crate::context::{Fields, header};
-use crate::deferred::{Deferred, Found, Name, Open, Place, Reply, Stage};
+use crate::deferred::{Deferred, Found, Name, Open, Reply, Seat, Stage};
 use crate::task::{Deadline, Id, Problem, State};
 use crate::telemetry::metrics;
 use bytes::Bytes;
@@ -55,7 +55,7 @@ pub struct Asked<'a> {
     pub began: Instant,
     pub meters: Arc<metrics::Contract>,
     pub refusals: &'a Refusals,
-    pub place: Place,
+    pub seat: Seat,
 }
 
 impl Later {
@@ -107,7 +107,7 @@ pub async fn defer(
         scope: asked.scope.clone(),
         call_id: open.call_id.clone(),
     };
-    let carried = carry_out(deferred.clone(), name, open.clone(), asked.place, call);
+    let carried = carry_out(deferred.clone(), name, open.clone(), asked.seat, call);
     if !keeper.begin(carried) {
         return asked.refusals.refuse(&stopping(), &asked.names);
     }
@@ -139,13 +139,13 @@ async fn carry_out(
     deferred: Deferred,
     name: Name,
     open: Arc<Open>,
-    place: Place,
+    seat: Seat,
     call: impl Future<Output = Response<Body>> + Send,
 ) {
     let mut unended = Unended(Some(open.clone()));
     let entering = async {
         open.acknowledged().await;
-        let entry = deferred.begin(name, open.clone(), place).await;
+        let entry = deferred.begin(name, open.clone(), seat).await;
         open.enter();
         entry
     };

@@ -206,8 +206,7 @@ impl Outbound {
                 .filter(|offer| fits(for_canaries, offer) && !standings.is_out(offer))
                 .peekable();
             let has_others = || offers.iter().any(|offer| fits(&others, offer));
-            canaries.peek().is_some()
-                && (canaries.any(|offer| !is_tried(offer)) || !has_others())
+            canaries.peek().is_some() && (canaries.any(|offer| !is_tried(offer)) || !has_others())
         })
     }
 

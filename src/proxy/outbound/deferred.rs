@@ -5,7 +5,7 @@ use super::call::{Call, Plan};
 use super::inherit::Errand;
 use super::whom::Callee;
 use crate::context::{Fields, header};
-use crate::deferred::{Name, Place};
+use crate::deferred::{Name, Seat};
 use crate::proxy::attempt::Attempt;
 use crate::proxy::body::Body;
 use crate::proxy::forward::Answer;
@@ -27,7 +27,7 @@ impl Outbound {
     pub(super) async fn deferred(
         self: Arc<Self>,
         prefer: Prefer,
-        place: Place,
+        seat: Seat,
         (callee, head, source, errand, began): (Callee, Parts, Source, Errand, Instant),
     ) -> Response<Body> {
         let task_id = errand.fields.task_id.clone().unwrap_or_else(Id::mint);
@@ -41,7 +41,7 @@ impl Outbound {
             began,
             meters,
             refusals: &self.refusals,
-            place,
+            seat,
         };
         let call = call.run(head, source);
         later::defer(&self.deferred, &self.keeper, later, asked, call).await

@@ -58,7 +58,10 @@ impl Outbound {
             false => Speaks::Either,
         };
         let sent = passing.send(&upstream, speaks, &way).await;
-        place.ended(sent.as_ref().map_or_else(Told::of_connection, |_| Told::Nothing));
+        place.ended(
+            sent.as_ref()
+                .map_or_else(Told::of_connection, |_| Told::Nothing),
+        );
         sent
     }
 

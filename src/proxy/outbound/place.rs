@@ -197,7 +197,11 @@ mod tests {
             (Problem::BadRequest, true, Told::Nothing),
         ] {
             let trouble = Trouble::new(problem, "").executed(executed);
-            assert_eq!(Told::of_connection(&trouble), told, "{problem:?} {executed}");
+            assert_eq!(
+                Told::of_connection(&trouble),
+                told,
+                "{problem:?} {executed}"
+            );
         }
     }
 

@@ -33,7 +33,12 @@ impl Call {
     }
 
     /// Tries the fallbacks in turn; if all fail, the outcome is that of the agent asked for.
-    pub(super) async fn fall_back(&mut self, tries: &Tries, mut own: Tried, order: &Order) -> Tried {
+    pub(super) async fn fall_back(
+        &mut self,
+        tries: &Tries,
+        mut own: Tried,
+        order: &Order,
+    ) -> Tried {
         let Some(original) = self.original(tries).await else {
             return own;
         };
