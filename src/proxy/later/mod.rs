@@ -315,3 +315,62 @@ fn kept(response: Response<Body>) -> Reply {
         body,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deferred::{Config, MIGRATION, Side};
+    use crate::lifecycle::{Lifecycle, Phase};
+    use crate::proxy::attempt::Recorder;
+    use crate::store::{Options, Schema, Store};
+    use metrics::Direction;
+    use tokio_util::task::TaskTracker;
+
+    static SCHEMA: Schema = Schema {
+        name: "test",
+        application_id: 1,
+        migrations: &[MIGRATION],
+    };
+
+    #[tokio::test]
+    async fn a_call_that_comes_too_late_to_be_begun_may_go_elsewhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state.db");
+        let store = Store::open(&state, &SCHEMA, Options::default()).unwrap().0;
+        let deferred = Deferred::new(
+            Side::Callee,
+            store,
+            "boot-1",
+            Config::default(),
+            Arc::new(|| {}),
+        );
+        let recorder = Recorder::sample(&directory.path().join("spool.db")).await;
+        let metrics = recorder.metrics.clone();
+        let meters = metrics.contract(Direction::Inbound, "a-v1.0");
+        let proxy = HeaderValue::from_static("hermes-in-a-1");
+        let refusals = Refusals::new(Direction::Inbound, recorder, proxy);
+        let (lifecycle, phase) = Lifecycle::new();
+        let keeper = Keeper::new(TaskTracker::new(), phase);
+        lifecycle.advance(Phase::Stopping);
+        let asked = Asked {
+            scope: Arc::from(""),
+            names: Fields::default(),
+            prefer: Prefer::default(),
+            began: Instant::now(),
+            meters,
+            refusals: &refusals,
+            seat: deferred.seat().unwrap(),
+        };
+        let later = Later::new(Id::mint(), Id::mint());
+        let call = async { panic!("it is not begun") };
+        let response = defer(&deferred, &keeper, later, asked, call).await;
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[header::EXECUTED], "?0");
+        assert_eq!(response.headers()[header::STATE], "failed_execution");
+        let text = metrics.render();
+        let mut rejections = text.lines().filter(|line| {
+            line.starts_with("hermes_proxy_rejections_total") && line.contains("draining")
+        });
+        assert!(rejections.any(|line| line.ends_with(" 1")), "{text}");
+    }
+}
