@@ -109,7 +109,7 @@ pub struct Deferred {
     config: Config,
     degraded: Degraded,
     calls: Calls,
-    places: Arc<Semaphore>,
+    seats: Arc<Semaphore>,
     begun: Arc<AtomicU32>,
     room: Arc<Room>,
 }
@@ -125,9 +125,9 @@ struct Room {
 /// The calls that this process has open, or whose reply is on its way into the file.
 type Calls = Arc<Mutex<HashMap<Name, Arc<Open>>>>;
 
-/// A place among the open calls.
+/// A seat among the open calls.
 #[derive(Debug)]
-pub struct Place {
+pub struct Seat {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -137,7 +137,7 @@ pub struct Entry {
     name: Name,
     open: Arc<Open>,
     row: table::Row,
-    place: Option<Place>,
+    seat: Option<Seat>,
 }
 
 impl Deferred {
@@ -149,20 +149,20 @@ impl Deferred {
             config,
             degraded,
             calls: Arc::default(),
-            places: Arc::new(Semaphore::new(MOST_OPEN)),
+            seats: Arc::new(Semaphore::new(MOST_OPEN)),
             begun: Arc::default(),
             room: Arc::default(),
         }
     }
 
-    /// Takes a place for a call, unless too many are open.
-    pub fn place(&self) -> Option<Place> {
-        let permit = self.places.clone().try_acquire_owned().ok()?;
-        Some(Place { _permit: permit })
+    /// Takes a seat for a call, unless too many are open.
+    pub fn seat(&self) -> Option<Seat> {
+        let permit = self.seats.clone().try_acquire_owned().ok()?;
+        Some(Seat { _permit: permit })
     }
 
     /// Enters an acknowledged call under `name`, in the place of an earlier attempt at it.
-    pub async fn begin(&self, name: Name, open: Arc<Open>, place: Place) -> Entry {
+    pub async fn begin(&self, name: Name, open: Arc<Open>, seat: Seat) -> Entry {
         let row = table::Row {
             side: self.side.as_str(),
             name: name.clone(),
@@ -176,7 +176,7 @@ impl Deferred {
             name,
             open,
             row: row.clone(),
-            place: Some(place),
+            seat: Some(seat),
         };
         let upkeep = self.upkeep(1, 0);
         let now = Timestamp::now();
@@ -239,7 +239,7 @@ impl Deferred {
 impl Entry {
     /// Keeps the reply, then lets those know that wait for it.
     pub async fn answered(mut self, reply: Reply) {
-        let Some(place) = self.place.take() else {
+        let Some(seat) = self.seat.take() else {
             return;
         };
         let deferred = &self.deferred;
@@ -257,7 +257,7 @@ impl Entry {
             move |written| {
                 // Until here the reply is in memory, and counts as an open call.
                 forget(&calls, &name, &open);
-                drop(place);
+                drop(seat);
                 committed.send(written).ok();
             },
         );
@@ -281,11 +281,11 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else {
+        let Some(seat) = self.seat.take() else {
             return;
         };
         forget(&self.deferred.calls, &self.name, &self.open);
-        drop(place);
+        drop(seat);
         let row = self.row.clone();
         let left = self.deferred.store.offer(
             move |connection| table::left(connection, &row, State::FailedExecution),

@@ -39,8 +39,8 @@ fn reply(body: impl Into<Bytes>) -> Reply {
 
 async fn begin(deferred: &Deferred, call: &str) -> Entry {
     let open = Open::new(Id::parse("t").unwrap(), Id::parse(call).unwrap());
-    let place = deferred.place().unwrap();
-    deferred.begin(name(call), open, place).await
+    let seat = deferred.seat().unwrap();
+    deferred.begin(name(call), open, seat).await
 }
 
 async fn found(deferred: &Deferred, call: &str) -> String {
@@ -150,10 +150,10 @@ async fn the_oldest_replies_go_when_there_are_too_many() {
 async fn there_is_an_end_to_open_calls() {
     let directory = TempDir::new().unwrap();
     let deferred = deferred(&store(&directory), "boot-1", Config::default());
-    let places: Vec<Place> = std::iter::from_fn(|| deferred.place()).collect();
-    assert_eq!(places.len(), MOST_OPEN);
-    drop(places);
-    assert!(deferred.place().is_some());
+    let seats: Vec<Seat> = std::iter::from_fn(|| deferred.seat()).collect();
+    assert_eq!(seats.len(), MOST_OPEN);
+    drop(seats);
+    assert!(deferred.seat().is_some());
 }
 
 #[test]

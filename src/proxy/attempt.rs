@@ -139,15 +139,10 @@ impl Attempt {
         }
     }
 
-    /// Ends in `end` and stores the report; returns how long that took.
+    /// Ends in `end` and queues the report; the future waits until it is stored and says how long
+    /// that took, and may be dropped.
     ///
     /// What could not be stored in time is counted by the spool; the reply goes out all the same.
-    pub async fn settle(self, end: State, failure: Option<Failure>) -> Duration {
-        self.end(end, failure).await
-    }
-
-    /// Ends in `end` and queues the report; the future waits until it is stored, and may be
-    /// dropped.
     pub fn end(
         mut self,
         end: State,
@@ -312,7 +307,7 @@ mod tests {
         );
         attempt.advance(State::Dispatched);
         attempt.advance(State::Executing);
-        attempt.settle(State::Completed, None).await;
+        attempt.end(State::Completed, None).await;
 
         let rows = spool.claim(10, 1 << 20).await.unwrap();
         let told: Report = serde_json::from_slice(&rows[0].body).unwrap();

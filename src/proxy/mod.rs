@@ -23,6 +23,7 @@ mod passing;
 mod received;
 mod refusal;
 mod respond;
+mod stated;
 mod target;
 mod tunnel;
 mod upstream;

@@ -229,36 +229,58 @@ pub fn answer(answer: Answer, said: &Said<'_>) -> Response<Body> {
     say_executed(&mut headers, said.executed);
     say_digest(&mut headers, said.digest);
     add_via(&mut headers, version, said.proxy);
-    let theirs: Vec<HeaderValue> = timings(&headers);
     said.timing.write(&mut headers);
-    for value in theirs {
-        headers.append(header::SERVER_TIMING, value);
-    }
     let mut response = Response::new(Body::whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }
 
-/// Times of those behind us that a reply passes on after ours, and their length.
-const MOST_TIMINGS: usize = 8;
-const LONGEST_TIMING: usize = 512;
+/// The longest `Server-Timing` of a reply.
+const LONGEST_TIMINGS: usize = 1 << 10;
 
-/// Returns what those behind us say of their times, so that each hop's follow those before it.
-fn timings(headers: &HeaderMap) -> Vec<HeaderValue> {
-    let all = headers.get_all(header::SERVER_TIMING).iter();
-    let short = all.filter(|value| value.len() <= LONGEST_TIMING);
-    short.take(MOST_TIMINGS).cloned().collect()
+/// Puts what we say of our times before what those behind us say of theirs, in one line (RFC 9110
+/// section 5.3): many clients read the first line of a field only. What is over the length is left
+/// out, the farthest first.
+fn add_timing(headers: &mut HeaderMap, own: &str) {
+    let lines = headers.get_all(header::SERVER_TIMING).iter();
+    let theirs = lines.filter_map(|line| list(line.to_str().ok()?)).flatten();
+    let mut all = own.to_owned();
+    for member in theirs {
+        if all.len() + 2 + member.len() > LONGEST_TIMINGS {
+            break;
+        }
+        all.push_str(", ");
+        all.push_str(member);
+    }
+    if let Ok(value) = HeaderValue::try_from(all) {
+        headers.insert(header::SERVER_TIMING, value);
+    }
+}
+
+/// Splits a list at the commas that are in no quotes; one with open quotes would swallow what comes
+/// after it.
+fn list(line: &str) -> Option<Vec<&str>> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let members = line.split(|c: char| {
+        let is_comma = c == ',' && !is_quoted;
+        is_quoted ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && is_quoted && !is_escaped;
+        is_comma
+    });
+    let members: Vec<&str> = members
+        .map(str::trim)
+        .filter(|one| !one.is_empty())
+        .collect();
+    (!is_quoted).then_some(members)
 }
 
 /// Says which instance has answered, as a member of `Server-Timing` without a time.
 pub fn say_instance(headers: &mut HeaderMap, instance: &str) {
     // What would want an escape is no id that Consul takes well.
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._:@/".contains(c);
-    if instance.chars().all(plain)
-        && let Ok(value) = HeaderValue::try_from(format!("instance;desc=\"{instance}\""))
-    {
-        headers.append(header::SERVER_TIMING, value);
+    if instance.chars().all(plain) {
+        add_timing(headers, &format!("instance;desc=\"{instance}\""));
     }
 }
 
@@ -293,8 +315,52 @@ impl Timing {
             // Writing to a string cannot fail.
             write!(value, "{comma}{name};dur={whole}.{thousandths:03}").ok();
         }
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(header::SERVER_TIMING, value);
+        add_timing(headers, &value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replied(theirs: &[&str]) -> String {
+        let mut headers = HeaderMap::new();
+        for line in theirs {
+            let line = HeaderValue::from_str(line).unwrap();
+            headers.append(header::SERVER_TIMING, line);
         }
+        Timing::default().write(&mut headers);
+        say_instance(&mut headers, "fraud-1");
+        let mut lines = headers.get_all(header::SERVER_TIMING).iter();
+        let line = lines.next().unwrap().to_str().unwrap().to_owned();
+        assert!(lines.next().is_none(), "{headers:?}");
+        line
+    }
+
+    #[test]
+    fn times_are_one_line_with_the_nearest_first() {
+        const OURS: &str = "instance;desc=\"fraud-1\", validate;dur=0.000, route;dur=0.000, \
+                            upstream;dur=0.000, record;dur=0.000";
+        for (theirs, rest) in [
+            (&[][..], ""),
+            (&["db;dur=4"], ", db;dur=4"),
+            (&["db;dur=4,,cache ", "app"], ", db;dur=4, cache, app"),
+            (&["a;desc=\"x, \\\", y\", b"], ", a;desc=\"x, \\\", y\", b"),
+            (&["a;desc=\"open, b", "c"], ", c"),
+            (&["a;desc=\"open\\\"", "c"], ", c"),
+            (&["", "c"], ", c"),
+        ] {
+            assert_eq!(replied(theirs), format!("{OURS}{rest}"), "{theirs:?}");
+        }
+        // The farthest are left out, and nothing in the middle.
+        let long = format!("a, b;desc=\"{}\", c", "x".repeat(LONGEST_TIMINGS));
+        assert_eq!(replied(&[&long]), format!("{OURS}, a"));
+        let many = vec!["part;dur=1.000"; 500].join(", ");
+        let line = replied(&[&many]);
+        assert!(
+            (LONGEST_TIMINGS - 16..=LONGEST_TIMINGS).contains(&line.len()),
+            "{}",
+            line.len()
+        );
     }
 }

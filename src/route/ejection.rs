@@ -193,9 +193,11 @@ impl Ejector {
         if is_back {
             record.comes_back(now);
         }
-        let rested = record
-            .back_since
-            .is_none_or(|since| now.saturating_duration_since(since) >= max);
+        // Who is out does not rest, though calls that began before may still succeed.
+        let rested = record.out.is_none()
+            && record
+                .back_since
+                .is_none_or(|since| now.saturating_duration_since(since) >= max);
         if rested {
             record.times = 0;
         }

@@ -6,8 +6,9 @@
 //!   connection closes without an answer; an idle connection closes after `idle_timeout`, and one
 //!   whose peer takes nothing of its answer after `stream_idle_timeout`
 //! - from the moment the process leaves, our keys or roots are others than those the connection
-//!   began with, or the certificate that its peer has shown expires, every reply asks the peer to close it: `Connection: close`, or GOAWAY; no
-//!   connection is reset under a peer that is still sending then
+//!   began with, or the certificate that its peer has shown expires, every reply asks the peer to
+//!   close it: `Connection: close`, or GOAWAY; no connection is reset under a peer that is still
+//!   sending then
 
 use super::head_timer::HeadTimer;
 use super::held::Held;

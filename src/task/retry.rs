@@ -88,11 +88,6 @@ impl Course {
         }
     }
 
-    /// Says whether work that was begun keeps other instances from being asked.
-    pub fn is_in_doubt(&self) -> bool {
-        self.in_doubt
-    }
-
     /// Takes in that an attempt ended, and says what may follow.
     ///
     /// Once nobody can say whether the work was begun, an instance that is gone does not settle
@@ -194,7 +189,7 @@ mod tests {
     fn an_instance_that_died_of_the_work_does_not_send_it_elsewhere() {
         let mut course = Course::new(false, 2);
         assert_eq!(course.after(failed(Unknown)), SameInstance);
-        assert!(course.is_in_doubt() && course.retry(false));
+        assert!(course.in_doubt && course.retry(false));
         // Its port is closed now.
         assert_eq!(course.after(failed(Not)), SameInstance);
         assert!(course.retry(false));

@@ -52,6 +52,7 @@ async fn a_call_is_answered_and_its_task_shows_every_state() {
         ("hermes-task-id", "t-whole"),
         ("hermes-attempt", "1"),
         ("hermes-agent", "fraud-detection-v1.0@1.0.0"),
+        ("hermes-application", "shop"),
         ("hermes-state", "completed"),
         ("hermes-executed", "?1"),
         ("content-digest", &content_digest(&reply.body)),

@@ -4,7 +4,7 @@ use crate::support::client::{client, succeeds};
 use crate::support::consul::Consul;
 use crate::support::contract::fraud_input;
 use crate::support::fleet::{Caller, Member, fraud};
-use crate::support::pair::FRAUD;
+use crate::support::pair::{FRAUD, RISK};
 use crate::support::reply::Reply;
 use crate::support::wait::{wait_for, wait_until};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 /// One stable instance and one canary of the fraud contract.
 struct Stand {
     consul: Consul,
-    _stable: Member,
+    stable: Member,
     canary: Member,
 }
 
@@ -43,7 +43,7 @@ impl Stand {
         consul.wait_passing(FRAUD, 2, WITHIN).await;
         Self {
             consul,
-            _stable: stable,
+            stable,
             canary,
         }
     }
@@ -257,6 +257,20 @@ async fn canaries_serve_who_is_picked_or_asks_and_nobody_else() {
         (&told["canary"]["cohort"], &told["instance"]),
         (&json!("canary"), &json!("fraud-detection-v1.0-stable"))
     );
+}
+
+#[tokio::test]
+async fn a_canary_that_is_gone_fails_no_task_while_others_serve() {
+    let mut stand = Stand::start().await;
+    stand.set_ratio("10000").await;
+    let caller = stand.caller("shop").await;
+    live(&caller, 10_000, BACK_WITHIN).await;
+    // Consul lists it for as long as its check lasts.
+    stand.canary.sidecar.kill9();
+    let reply = caller.line.call(FRAUD, json!({"task_id": "t"})).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.header("hermes-attempt"), "2", "{reply:?}");
+    assert_eq!(stand.stable.application.calls(RISK), 1);
 }
 
 #[tokio::test]

@@ -343,6 +343,17 @@ mod tests {
             ],
             "{}",
         );
+        // One line says the same as several.
+        let lines = reply.headers.get_all("server-timing").iter();
+        let line: Vec<&str> = lines.map(|line| line.to_str().unwrap()).collect();
+        let line = HeaderValue::from_str(&line.join(", ")).unwrap();
+        let mut joined = reply.headers.clone();
+        joined.insert("server-timing", line);
+        let joined = Answer {
+            headers: joined,
+            body: reply.body.clone(),
+            ..reply
+        };
         let expected = "\
 contract  fraud-v1.0@1.0.0 (the admin listener tells no more)
 input     checked here; with the output 0.500 ms
@@ -354,6 +365,7 @@ output    checked again here and held good, sha-256=:abc:
 total     9.000 ms
 ";
         assert_eq!(told(&reply), expected);
+        assert_eq!(told(&joined), expected);
     }
 
     #[test]

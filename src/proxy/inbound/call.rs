@@ -496,7 +496,7 @@ impl Call {
             end,
             failure,
         } = outcome;
-        self.timing.record = attempt.settle(end, failure).await;
+        self.timing.record = attempt.end(end, failure).await;
         let said = Said {
             names: &names_of(&self.fields),
             end,
@@ -514,7 +514,7 @@ impl Call {
 
     async fn fail(mut self, attempt: Attempt, trouble: Trouble) -> Response<Body> {
         let end = trouble.problem.state().unwrap_or(State::FailedExecution);
-        self.timing.record = attempt.settle(end, Some(trouble.failure())).await;
+        self.timing.record = attempt.end(end, Some(trouble.failure())).await;
         let names = names_of(&self.fields);
         let mut response = respond::trouble(&trouble, &names, &self.inbound.config.pseudonym);
         self.settle_ticket(&trouble, end, &response);

@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::{Inbound, Served, repeat};
 use crate::context::{Fields, Ids};
-use crate::deferred::{Name, Place};
+use crate::deferred::{Name, Seat};
 use crate::proxy::body::Body;
 use crate::proxy::intake::Source;
 use crate::proxy::later::{self, Asked, Later, Prefer};
@@ -17,7 +17,7 @@ impl Inbound {
     pub(super) async fn deferred(
         self: Arc<Self>,
         prefer: Prefer,
-        place: Place,
+        seat: Seat,
         (served, head, source, mut fields, began): (Arc<Served>, Parts, Source, Fields, Instant),
     ) -> Response<Body> {
         let ids = Ids::settle(&mut fields);
@@ -39,8 +39,8 @@ impl Inbound {
             prefer,
             began,
             meters,
-            proxy: &self.config.pseudonym,
-            place,
+            refusals: &self.refusals,
+            seat,
         };
         let call = call.run(head, source);
         later::defer(&self.deferred, &self.keeper, later, asked, call).await

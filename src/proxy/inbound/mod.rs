@@ -307,10 +307,10 @@ impl Inbound {
     ) -> Response<Body> {
         let prefer = Prefer::take(&mut head.headers);
         if prefer.respond_async {
-            match self.deferred.place() {
-                Some(place) => {
+            match self.deferred.seat() {
+                Some(seat) => {
                     let called = (served, head, source, fields, began);
-                    return self.deferred(prefer, place, called).await;
+                    return self.deferred(prefer, seat, called).await;
                 }
                 None => source = Source::Refused(Box::new(later::crowded())),
             }

@@ -8,11 +8,12 @@ use crate::proxy::body::Body;
 use crate::proxy::forward::{self, Answer};
 use crate::proxy::headers;
 use crate::proxy::respond::Trouble;
+use crate::proxy::stated;
 use crate::proxy::upstream::Upstream;
 use crate::socket::Speaks;
 use crate::task::{Deadline, Id, Problem, State};
 use crate::telemetry::log::Chain;
-use http::header::{HOST, VIA};
+use http::header::HOST;
 use http::{HeaderValue, Method, Request, StatusCode, Version};
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,47 +119,25 @@ impl Fetching<'_> {
 ///
 /// No answer of an application looks so: its sidecar states the end that it means.
 pub fn is_acknowledgement(answer: &Answer) -> bool {
-    answer.status == StatusCode::ACCEPTED && stated(answer).is_some_and(|state| !state.is_end())
-}
-
-/// Says whether the callee's sidecar is carrying the same call out already.
-pub fn is_in_flight(answer: &Answer) -> bool {
-    !answer.headers.contains_key(VIA) && is(answer, Problem::InFlight)
-}
-
-fn stated(answer: &Answer) -> Option<State> {
-    State::from_wire(answer.headers.get(header::STATE)?.to_str().ok()?)
+    answer.status == StatusCode::ACCEPTED
+        && stated::state(answer).is_some_and(|state| !state.is_end())
 }
 
 fn meaning(answer: &Answer, call_id: &Id) -> Meaning {
     if is_acknowledgement(answer) {
         return Meaning::NotYet;
     }
-    // What an application answered has passed its sidecar; what the sidecar says itself has not.
-    let is_relayed = answer.headers.contains_key(VIA);
-    if !is_relayed && (is(answer, Problem::NotFound) || is(answer, Problem::InDoubt)) {
+    let is_of_record = |problem| stated::is_of_record(answer, problem);
+    if is_of_record(Problem::NotFound) || is_of_record(Problem::InDoubt) {
         return Meaning::Forgotten;
     }
     let named = answer.headers.get(header::CALL_ID);
     let is_ours = named.is_some_and(|named| named.as_bytes() == call_id.as_str().as_bytes());
-    match is_ours && stated(answer).is_some_and(State::is_end) {
+    match is_ours && stated::state(answer).is_some_and(State::is_end) {
         true => Meaning::Reply,
         // A refusal of the question, such as of a sidecar that is overloaded.
         false => Meaning::NotYet,
     }
-}
-
-fn is(answer: &Answer, problem: Problem) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Told {
-        r#type: String,
-    }
-    let told = serde_json::from_slice::<Told>(&answer.body).ok();
-    answer.status.as_u16() == problem.status()
-        && told.is_some_and(|told| {
-            let kind = told.r#type.strip_prefix(Problem::TYPE);
-            kind == Some(problem.as_str())
-        })
 }
 
 fn forgotten() -> Trouble {
@@ -172,17 +151,23 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use http::HeaderMap;
+    use http::header::CONTENT_TYPE;
+    use serde_json::json;
 
     fn answer(status: u16, fields: &[(&'static str, &'static str)], kind: &str) -> Answer {
         let mut headers = HeaderMap::new();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(CONTENT_TYPE, json);
         for (name, value) in fields {
             headers.append(*name, HeaderValue::from_static(value));
         }
+        let kind = format!("{}{kind}", Problem::TYPE);
+        let body = json!({"type": kind, "title": "t", "detail": "d"});
         Answer {
             version: Version::HTTP_11,
             status: StatusCode::from_u16(status).unwrap(),
             headers,
-            body: Bytes::from(format!("{{\"type\":\"{}{kind}\"}}", Problem::TYPE)),
+            body: Bytes::from(body.to_string()),
         }
     }
 
@@ -192,7 +177,7 @@ mod tests {
         let completed = ("hermes-state", "completed");
         let failed = ("hermes-state", "failed_execution");
         let executing = ("hermes-state", "executing");
-        let relayed = ("via", "1.1 hermes-in-fraud-1");
+        let relayed = ("hermes-executed", "?1");
         for (status, fields, kind, means) in [
             (200, &[call, completed, relayed][..], "", "reply"),
             // The application's own 202 is a reply; that of its sidecar is none.

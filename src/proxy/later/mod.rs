@@ -10,15 +10,16 @@
 mod fetch;
 mod prefer;
 
-pub use fetch::{Fetching, fetch, is_acknowledgement, is_in_flight};
+pub use fetch::{Fetching, fetch, is_acknowledgement};
 pub use prefer::{PREFER, Prefer, RESPOND_ASYNC};
 
 use super::attempt::{Attempt, Presence, deadline_at};
 use super::body::Body;
 use super::lasting::Keeper;
-use super::respond::{self, Trouble};
+use super::refusal::Refusals;
+use super::respond::Trouble;
 use crate::context::{Fields, header};
-use crate::deferred::{Deferred, Found, Name, Open, Place, Reply, Stage};
+use crate::deferred::{Deferred, Found, Name, Open, Reply, Seat, Stage};
 use crate::task::{Deadline, Id, Problem, State};
 use crate::telemetry::metrics;
 use bytes::Bytes;
@@ -53,8 +54,8 @@ pub struct Asked<'a> {
     pub prefer: Prefer,
     pub began: Instant,
     pub meters: Arc<metrics::Contract>,
-    pub proxy: &'a HeaderValue,
-    pub place: Place,
+    pub refusals: &'a Refusals,
+    pub seat: Seat,
 }
 
 impl Later {
@@ -106,9 +107,9 @@ pub async fn defer(
         scope: asked.scope.clone(),
         call_id: open.call_id.clone(),
     };
-    let carried = carry_out(deferred.clone(), name, open.clone(), asked.place, call);
+    let carried = carry_out(deferred.clone(), name, open.clone(), asked.seat, call);
     if !keeper.begin(carried) {
-        open.end(Stage::Lost);
+        return asked.refusals.refuse(&stopping(), &asked.names);
     }
     let wait = asked.prefer.wait.unwrap_or_default().min(LONGEST_WAIT);
     let stage = match open.entered().await {
@@ -122,7 +123,7 @@ pub async fn defer(
     match stage {
         // Ended while it was entered: who did not offer to wait is told where to fetch it.
         Stage::Ended(reply) if !wait.is_zero() || !open.is_acknowledged() => given(&reply),
-        Stage::Lost => respond::trouble(&lost(), &asked.names, asked.proxy),
+        Stage::Lost => asked.refusals.refuse(&lost(), &asked.names),
         _ => {
             if open.is_to_be_counted() {
                 let took = asked.began.elapsed();
@@ -138,13 +139,13 @@ async fn carry_out(
     deferred: Deferred,
     name: Name,
     open: Arc<Open>,
-    place: Place,
+    seat: Seat,
     call: impl Future<Output = Response<Body>> + Send,
 ) {
     let mut unended = Unended(Some(open.clone()));
     let entering = async {
         open.acknowledged().await;
-        let entry = deferred.begin(name, open.clone(), place).await;
+        let entry = deferred.begin(name, open.clone(), seat).await;
         open.enter();
         entry
     };
@@ -184,7 +185,7 @@ pub async fn answer(
     deferred: &Deferred,
     name: &Name,
     wait: Option<Duration>,
-) -> Result<Response<Body>, Told> {
+) -> Result<Response<Body>, Withheld> {
     match deferred.find(name).await {
         Ok(Found::Open(open)) => {
             let wait = wait.unwrap_or_default().min(LONGEST_WAIT);
@@ -196,7 +197,7 @@ pub async fn answer(
         }
         Ok(Found::Ended(reply)) => Ok(given(&reply)),
         Ok(Found::InDoubt { task_id, state }) => Err(in_doubt(task_id, state, name)),
-        Ok(Found::Unknown) => Err(Told {
+        Ok(Found::Unknown) => Err(Withheld {
             trouble: unknown(),
             names: Fields::default(),
         }),
@@ -204,7 +205,7 @@ pub async fn answer(
             tracing::warn!(%error, "the record of calls could not be read");
             let detail = "the record of calls could not be read; ask again";
             let trouble = Trouble::new(Problem::Internal, detail);
-            Err(Told {
+            Err(Withheld {
                 trouble: trouble.retry_after(Duration::from_secs(1)),
                 names: Fields::default(),
             })
@@ -213,16 +214,16 @@ pub async fn answer(
 }
 
 /// A refusal to hand a reply out, and the ids that it repeats.
-pub struct Told {
+pub struct Withheld {
     pub trouble: Trouble,
     pub names: Fields,
 }
 
-fn in_doubt(task_id: Id, state: State, name: &Name) -> Told {
+fn in_doubt(task_id: Id, state: State, name: &Name) -> Withheld {
     let detail = "the sidecar that made this call stopped before its end, or could not keep its \
                   reply; what came of it is not known here, and its reports at the collector say \
                   how far it had come";
-    Told {
+    Withheld {
         trouble: Trouble::new(Problem::InDoubt, detail).stands(state),
         names: names(&task_id, name),
     }
@@ -244,6 +245,13 @@ pub fn crowded() -> Trouble {
     overloaded.retry_after(Duration::from_secs(5))
 }
 
+/// Refuses a call that came too late to be begun.
+fn stopping() -> Trouble {
+    let detail = "the sidecar is stopping; the call was not begun";
+    Trouble::new(Problem::Draining, detail).executed(false)
+}
+
+/// Says of a call that had begun that nobody sees it to its end.
 fn lost() -> Trouble {
     let detail = "the sidecar is stopping; the call was given up";
     Trouble::new(Problem::Draining, detail)
@@ -305,5 +313,64 @@ fn kept(response: Response<Body>) -> Reply {
         status: head.status,
         headers: head.headers,
         body,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deferred::{Config, MIGRATION, Side};
+    use crate::lifecycle::{Lifecycle, Phase};
+    use crate::proxy::attempt::Recorder;
+    use crate::store::{Options, Schema, Store};
+    use metrics::Direction;
+    use tokio_util::task::TaskTracker;
+
+    static SCHEMA: Schema = Schema {
+        name: "test",
+        application_id: 1,
+        migrations: &[MIGRATION],
+    };
+
+    #[tokio::test]
+    async fn a_call_that_comes_too_late_to_be_begun_may_go_elsewhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state.db");
+        let store = Store::open(&state, &SCHEMA, Options::default()).unwrap().0;
+        let deferred = Deferred::new(
+            Side::Callee,
+            store,
+            "boot-1",
+            Config::default(),
+            Arc::new(|| {}),
+        );
+        let recorder = Recorder::sample(&directory.path().join("spool.db")).await;
+        let metrics = recorder.metrics.clone();
+        let meters = metrics.contract(Direction::Inbound, "a-v1.0");
+        let proxy = HeaderValue::from_static("hermes-in-a-1");
+        let refusals = Refusals::new(Direction::Inbound, recorder, proxy);
+        let (lifecycle, phase) = Lifecycle::new();
+        let keeper = Keeper::new(TaskTracker::new(), phase);
+        lifecycle.advance(Phase::Stopping);
+        let asked = Asked {
+            scope: Arc::from(""),
+            names: Fields::default(),
+            prefer: Prefer::default(),
+            began: Instant::now(),
+            meters,
+            refusals: &refusals,
+            seat: deferred.seat().unwrap(),
+        };
+        let later = Later::new(Id::mint(), Id::mint());
+        let call = async { panic!("it is not begun") };
+        let response = defer(&deferred, &keeper, later, asked, call).await;
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[header::EXECUTED], "?0");
+        assert_eq!(response.headers()[header::STATE], "failed_execution");
+        let text = metrics.render();
+        let mut rejections = text.lines().filter(|line| {
+            line.starts_with("hermes_proxy_rejections_total") && line.contains("draining")
+        });
+        assert!(rejections.any(|line| line.ends_with(" 1")), "{text}");
     }
 }

@@ -44,6 +44,9 @@ impl<'a> Asking<'a> {
 
     /// Returns those of `fitting` that the call may go to: who is left out or was tried gets it
     /// only if there is nobody else.
+    ///
+    /// A call whose contract allows another attempt goes back to an instance that failed it rather
+    /// than give up: a single instance that restarts is there again after a pause.
     pub(super) fn left<'o>(
         &self,
         fitting: &[&'o Offer],
@@ -126,8 +129,7 @@ impl Outbound {
     ) -> Result<Chosen, Trouble> {
         let started = Instant::now();
         let standings = callee.fleet.look(view, started);
-        let is_out = |offer: &Offer| standings.is_out(offer);
-        let query = self.query_without(&view.offers, callee, asking.fields, is_out)?;
+        let query = self.query_now(view, callee, asking, &standings)?;
         let fitting = fitting(&view.offers, &callee.agent, &query);
         let left = asking.left(&fitting, &standings);
         callee.found.meters().candidates(left.len());
@@ -156,8 +158,7 @@ impl Outbound {
         asking: &Asking<'_>,
     ) -> bool {
         let standings = callee.fleet.look(view, Instant::now());
-        let is_out = |offer: &Offer| standings.is_out(offer);
-        let query = self.query_without(&view.offers, callee, asking.fields, is_out);
+        let query = self.query_now(view, callee, asking, &standings);
         query.is_ok_and(|query| {
             let fitting = fitting(&view.offers, &callee.agent, &query);
             let left = asking.left(&fitting, &standings);
@@ -174,27 +175,58 @@ impl Outbound {
         callee: &Callee,
         fields: &'a Fields,
     ) -> Result<Query<'a>, Trouble> {
-        self.query_without(offers, callee, fields, |_| false)
+        self.query_among(callee, fields, |query| {
+            let fits = |offer| misfit(query, offer, &callee.agent).is_none();
+            offers.iter().any(fits)
+        })
     }
 
-    /// The same, where canaries that are out count as not there.
-    pub(super) fn query_without<'a>(
+    /// The same for a call that is being made: canaries that are out or were tried count as not
+    /// there, as long as there are others.
+    pub(super) fn query_now<'a>(
         &'a self,
-        offers: &[Offer],
+        view: &View,
+        callee: &Callee,
+        asking: &Asking<'a>,
+        standings: &Standings<'_>,
+    ) -> Result<Query<'a>, Trouble> {
+        let offers = &view.offers;
+        if let Some(only) = asking.only {
+            // Who alone may be asked is asked wherever it belongs by now.
+            let is_canary = |offer: &Offer| candidate(offer).cohort() == Cohort::Canary;
+            let found = offers.iter().find(|offer| *offer.instance.id == *only);
+            return self.query_among(callee, asking.fields, |_| found.is_some_and(is_canary));
+        }
+        let others = self.permitted(asking.fields)?;
+        self.query_among(callee, asking.fields, |for_canaries| {
+            let fits = |query, offer| misfit(query, offer, &callee.agent).is_none();
+            let is_tried = |offer: &Offer| asking.tried.contains(&offer.instance.id);
+            let mut canaries = offers
+                .iter()
+                .filter(|offer| fits(for_canaries, offer) && !standings.is_out(offer))
+                .peekable();
+            let has_others = || offers.iter().any(|offer| fits(&others, offer));
+            canaries.peek().is_some() && (canaries.any(|offer| !is_tried(offer)) || !has_others())
+        })
+    }
+
+    /// Puts what a call asks for: of canaries, where it was picked for them and `may_serve` says
+    /// so of that query.
+    fn query_among<'a>(
+        &'a self,
         callee: &Callee,
         fields: &'a Fields,
-        is_out: impl Fn(&Offer) -> bool,
+        may_serve: impl FnOnce(&Query<'_>) -> bool,
     ) -> Result<Query<'a>, Trouble> {
-        let mut query = self.permitted(fields)?;
+        let query = self.permitted(fields)?;
         let for_canaries = Query {
             cohort: Cohort::Canary,
             ..query
         };
-        let fits = |offer| misfit(&for_canaries, offer, &callee.agent).is_none() && !is_out(offer);
-        if callee.cohort == Cohort::Canary && offers.iter().any(fits) {
-            query = for_canaries;
+        match callee.cohort == Cohort::Canary && may_serve(&for_canaries) {
+            true => Ok(for_canaries),
+            false => Ok(query),
         }
-        Ok(query)
     }
 
     /// Puts what a call asks for that was picked for nothing.

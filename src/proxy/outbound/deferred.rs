@@ -5,7 +5,7 @@ use super::call::{Call, Plan};
 use super::inherit::Errand;
 use super::whom::Callee;
 use crate::context::{Fields, header};
-use crate::deferred::{Name, Place};
+use crate::deferred::{Name, Seat};
 use crate::proxy::attempt::Attempt;
 use crate::proxy::body::Body;
 use crate::proxy::forward::Answer;
@@ -14,6 +14,7 @@ use crate::proxy::later::{
     self, ACKNOWLEDGED_WITHIN, Asked, Fetching, Later, PREFER, Prefer, RESPOND_ASYNC,
 };
 use crate::proxy::respond::Trouble;
+use crate::proxy::stated;
 use crate::proxy::upstream::Upstream;
 use crate::task::{Deadline, Id, Problem, State};
 use http::request::Parts;
@@ -26,7 +27,7 @@ impl Outbound {
     pub(super) async fn deferred(
         self: Arc<Self>,
         prefer: Prefer,
-        place: Place,
+        seat: Seat,
         (callee, head, source, errand, began): (Callee, Parts, Source, Errand, Instant),
     ) -> Response<Body> {
         let task_id = errand.fields.task_id.clone().unwrap_or_else(Id::mint);
@@ -39,8 +40,8 @@ impl Outbound {
             prefer,
             began,
             meters,
-            proxy: &self.config.pseudonym,
-            place,
+            refusals: &self.refusals,
+            seat,
         };
         let call = call.run(head, source);
         later::defer(&self.deferred, &self.keeper, later, asked, call).await
@@ -69,8 +70,7 @@ impl Call {
             step_id: self.fields.step_id.clone(),
             call_id: self.fields.call_id.clone(),
             agent: Some(self.callee.agent.clone()),
-            trace_id: self.fields.trace_id.clone(),
-            ..Fields::default()
+            ..self.repeated()
         }
     }
 
@@ -92,7 +92,7 @@ impl Call {
         let asked = self.exchange(attempt, upstream, request, within).await;
         let answer = asked.map_err(unacknowledged)?;
         // An attempt that nobody answered may have begun all the same.
-        let is_under_way = is_own_key && later::is_in_flight(&answer);
+        let is_under_way = is_own_key && stated::is_in_flight(&answer);
         if !is_under_way && !later::is_acknowledgement(&answer) {
             return Ok(answer);
         }

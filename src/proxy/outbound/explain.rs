@@ -154,8 +154,7 @@ impl Outbound {
         let view = callee.found.view();
         let (offers, agent) = (&view.offers, &callee.agent);
         let standings = callee.fleet.look(&view, Instant::now());
-        let is_out = |offer: &Offer| standings.is_out(offer);
-        let query = self.query_without(offers, callee, asking.fields, is_out)?;
+        let query = self.query_now(&view, callee, asking, &standings)?;
         let fitting = choice::fitting(offers, agent, &query);
         let left = asking.left(&fitting, &standings);
         let weighed = || left.iter().map(|offer| choice::weighed(offer));

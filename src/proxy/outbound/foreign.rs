@@ -1,7 +1,8 @@
 //! Hosts of `outbound.allow_hosts`: requests that pass unchecked to who is no agent.
 //!
 //! - no field of ours but `Via` goes there: the context is nobody else's business
-//! - trace fields are kept as they come, but for our token; no redirect is followed, nothing is decoded or kept
+//! - trace fields are kept as they come, but for our token; no redirect is followed, nothing is
+//!   decoded or kept
 //! - a link-local address is taken only where the list names it literally: a name that resolves
 //!   to one is most likely a trick to reach the machine's metadata service
 

@@ -3,6 +3,7 @@
 //! Its own it counts; of the others an instance tells with every reply. What it told is soon old,
 //! and counts less from moment to moment.
 
+use crate::context::header;
 use http::HeaderMap;
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
 use std::sync::Mutex;
@@ -10,8 +11,6 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
-
-use crate::context::header;
 
 /// After this long nothing is left of what was told.
 const OLD: Duration = Duration::from_secs(1);

@@ -362,10 +362,10 @@ impl Outbound {
     ) -> Response<Body> {
         let prefer = Prefer::take(&mut head.headers);
         if prefer.respond_async {
-            match self.deferred.place() {
-                Some(place) => {
+            match self.deferred.seat() {
+                Some(seat) => {
                     let made = (callee, head, source, errand, began);
-                    return self.deferred(prefer, place, made).await;
+                    return self.deferred(prefer, seat, made).await;
                 }
                 None => source = Source::Refused(Box::new(later::crowded())),
             }

@@ -58,10 +58,10 @@ impl Outbound {
             false => Speaks::Either,
         };
         let sent = passing.send(&upstream, speaks, &way).await;
-        place.ended(match &sent {
-            Ok(answer) => Told::of_answer(answer.status(), None, true),
-            Err(trouble) => Told::of_trouble(trouble, true),
-        });
+        place.ended(
+            sent.as_ref()
+                .map_or_else(Told::of_connection, |_| Told::Nothing),
+        );
         sent
     }
 

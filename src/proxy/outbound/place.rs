@@ -27,6 +27,15 @@ impl Told {
         Self::of_problem(trouble.problem, whole)
     }
 
+    /// Reads a request on a path that no contract describes: whether somebody is there is all that
+    /// can be told. Who answers, and how well, is not the application that contract calls meet.
+    pub fn of_connection(trouble: &Trouble) -> Self {
+        match (trouble.problem, trouble.executed) {
+            (Problem::UpstreamUnreachable, _) | (Problem::Timeout, Some(false)) => Told::Failed,
+            _ => Told::Nothing,
+        }
+    }
+
     /// Reads an attempt that was answered; `failure` is what was made of the answer.
     pub fn of_answer(status: StatusCode, failure: Option<&Failure>, whole: bool) -> Self {
         let told = failure.and_then(|told| Problem::from_wire(&told.kind, status.as_u16()));
@@ -175,6 +184,24 @@ mod tests {
             let failure = kind.map(failure);
             let found = Told::of_answer(status, failure.as_ref(), true);
             assert_eq!(found, told, "{status} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_unchecked_path_tells_only_whether_somebody_is_there() {
+        for (problem, executed, told) in [
+            (Problem::UpstreamUnreachable, false, Told::Failed),
+            (Problem::Timeout, false, Told::Failed),
+            (Problem::Timeout, true, Told::Nothing),
+            (Problem::UpstreamReset, true, Told::Nothing),
+            (Problem::BadRequest, true, Told::Nothing),
+        ] {
+            let trouble = Trouble::new(problem, "").executed(executed);
+            assert_eq!(
+                Told::of_connection(&trouble),
+                told,
+                "{problem:?} {executed}"
+            );
         }
     }
 

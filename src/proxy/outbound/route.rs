@@ -96,8 +96,9 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
     }
     let Some(rest) = path.strip_prefix("/agents/") else {
         let detail = "here are POST /hermes/invoke, POST /hermes/discover, POST /report-status, \
-                      GET /hermes/calls/{call_id}, /agents/{agent}/{path}, and as a proxy http://{agent}.hermes/{path}; other \
-                      listeners of this machine are reached if outbound.allow_hosts lists them";
+                      GET /hermes/calls/{call_id}, /agents/{agent}/{path}, and as a proxy \
+                      http://{agent}.hermes/{path}; other listeners of this machine are reached \
+                      if outbound.allow_hosts lists them";
         return Err(Trouble::new(Problem::NotFound, detail));
     };
     let (name, path) = match rest.find('/') {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the first use of a range waits for Consul in all.
-const FIRST_USE: Duration = Duration::from_secs(2);
+/// How long the first use of a range, or of a contract that nobody serves, waits for Consul in all.
+pub(super) const FIRST_USE: Duration = Duration::from_secs(2);
 /// What a last known good view takes to be there, also after a wait in vain.
 const RECALL: Duration = Duration::from_millis(100);
 

@@ -131,6 +131,17 @@ fn calls_that_end_after_the_ejection_change_nothing() {
 }
 
 #[test]
+fn a_late_success_does_not_shorten_the_next_time_out() {
+    let (mut ejector, began) = (Ejector::new(config()), Instant::now());
+    fail(&mut ejector, "a", 5, after(began, 1));
+    assert!(!ejector.succeeded("a", plain(began), after(began, 2)));
+    let due = after(began, 6);
+    assert!(ejector.take_trial("a", due));
+    assert_eq!(fail_trial(&mut ejector, "a", due), Some(Reason::Trial));
+    assert_eq!(ejector.ejection("a", due).unwrap().until, after(due, 10));
+}
+
+#[test]
 fn more_than_the_allowed_share_counts_for_nothing() {
     let now = Instant::now();
     for (all, most) in [(1, 0), (2, 1), (3, 1), (4, 2), (10, 5)] {

@@ -1,7 +1,7 @@
 //! One attempt: an instance is chosen, the request goes out, its end is queued for the record.
 
-use super::again::Way;
-use super::judge::{Outcome, is_in_flight};
+use super::again::Tries;
+use super::judge::Outcome;
 use super::{Call, Order};
 use crate::backoff::Backoff;
 use crate::consul::Instance;
@@ -18,6 +18,7 @@ use crate::proxy::outbound::choice::{Asking, Chosen};
 use crate::proxy::outbound::place::Place;
 use crate::proxy::outbound::whom::Callee;
 use crate::proxy::respond::Trouble;
+use crate::proxy::stated;
 use crate::proxy::upstream::Upstream;
 use crate::socket::Speaks;
 use crate::task::{Course, Deadline, Problem, Report, Reporter, State, Timestamp};
@@ -66,9 +67,9 @@ pub struct Tried {
 
 impl Call {
     /// Makes the first attempt; it is one also where nobody can be asked.
-    pub(super) async fn first(&mut self, way: &mut Way, order: &Order) -> Tried {
+    pub(super) async fn first(&mut self, tries: &mut Tries, order: &Order) -> Tried {
         let mut attempt = self.begin(Some(order.digest));
-        match self.ready(&mut attempt, way, order).await {
+        match self.ready(&mut attempt, tries, order).await {
             Ok(plan) => self.send(attempt, plan, order, AttemptKind::First).await,
             Err(trouble) => self.unsent(attempt, trouble),
         }
@@ -78,14 +79,14 @@ impl Call {
     async fn ready(
         &mut self,
         attempt: &mut Attempt,
-        way: &mut Way,
+        tries: &mut Tries,
         order: &Order,
     ) -> Result<Plan, Trouble> {
         Self::check_digest(order)?;
         let chosen = self.choose_first()?;
         let contract = &chosen.offer.contract.contract;
-        way.course = Course::new(contract.idempotent, contract.max_retries);
-        way.original = Some(chosen.offer.contract.clone());
+        tries.course = Course::new(contract.idempotent, contract.max_retries);
+        tries.original = Some(chosen.offer.contract.clone());
         self.clock.grant(Instant::now(), contract);
         self.foresee(contract);
         let plan = self.plan(&self.callee, chosen);
@@ -94,7 +95,7 @@ impl Call {
             report.deadline_at = deadline_at(plan.deadline);
         });
         self.check_input(&plan, &order.input).await?;
-        way.checked = Some(plan.contract().digest());
+        tries.checked = Some(plan.contract().digest());
         if !plan
             .deadline
             .leaves_time(Instant::now(), plan.contract().constraints.timeout)
@@ -106,7 +107,7 @@ impl Call {
         head::check_outgoing(request.headers(), &self.outbound.config.limits.head)?;
         attempt.note(|report| at(report, &plan.offer.instance));
         attempt.advance(State::Dispatched);
-        way.tried.push(plan.offer.instance.id.clone());
+        tries.asked.push(plan.offer.instance.id.clone());
         Ok(plan)
     }
 
@@ -276,7 +277,7 @@ impl Call {
         let mut backoff = Backoff::new(retry.backoff, retry.max_backoff);
         loop {
             let answer = self.ask_once(attempt, plan, order).await?;
-            if !plan.awaits || !is_in_flight(&answer) {
+            if !plan.awaits || !stated::is_in_flight(&answer) {
                 return Ok(answer);
             }
             let wait = backoff.next_wait().max(SHORTEST_WAIT);

@@ -3,12 +3,13 @@
 //! Naming a fallback says that it is safe whatever became of the work. It gets one attempt. Its
 //! answer is held against its own contract and against the one that the application relies on.
 
-use super::again::Way;
+use super::again::Tries;
 use super::attempt::{Plan, Tried};
 use super::{Call, Order};
 use crate::context::AgentName;
 use crate::contract::{Compiled, Contract, ContractId};
 use crate::proxy::outbound::choice::Asking;
+use crate::proxy::outbound::whom::FIRST_USE;
 use crate::proxy::respond::Trouble;
 use crate::task::{Next, Problem, State};
 use crate::telemetry::metrics::AttemptKind;
@@ -32,8 +33,13 @@ impl Call {
     }
 
     /// Tries the fallbacks in turn; if all fail, the outcome is that of the agent asked for.
-    pub(super) async fn fall_back(&mut self, way: &Way, mut own: Tried, order: &Order) -> Tried {
-        let Some(original) = self.original(way).await else {
+    pub(super) async fn fall_back(
+        &mut self,
+        tries: &Tries,
+        mut own: Tried,
+        order: &Order,
+    ) -> Tried {
+        let Some(original) = self.original(tries).await else {
             return own;
         };
         let mut ended = own.outcome.end;
@@ -64,15 +70,15 @@ impl Call {
     }
 
     /// Returns the contract that the application relies on, also where nobody serves it.
-    async fn original(&mut self, way: &Way) -> Option<Arc<Compiled>> {
-        if way.original.is_some() {
-            return way.original.clone();
+    async fn original(&mut self, tries: &Tries) -> Option<Arc<Compiled>> {
+        if tries.original.is_some() {
+            return tries.original.clone();
         }
         let found = &self.callee.found;
         let directory = &self.outbound.directory;
-        let original = directory
-            .published(found, self.clock.ends().instant())
-            .await?;
+        // Without a deadline the call has a day, which a silent Consul must not take.
+        let until = self.clock.ends().instant().min(Instant::now() + FIRST_USE);
+        let original = directory.published(found, until).await?;
         self.clock.grant(Instant::now(), &original.contract);
         self.foresee(&original.contract);
         Some(original)

@@ -1,15 +1,15 @@
 //! What an attempt came to: what its answer says, and what that means for the next one.
 
 use super::{Call, Plan};
-use crate::context::{AgentName, boolean, header};
+use crate::context::AgentName;
 use crate::identity::Digest;
 use crate::proxy::attempt::Attempt;
 use crate::proxy::check;
 use crate::proxy::forward::Answer;
 use crate::proxy::head;
-use crate::proxy::headers;
 use crate::proxy::outbound::place::Told;
 use crate::proxy::respond::Trouble;
+use crate::proxy::stated::{self, Stated};
 use crate::task::{Ended, Execution, Failure, Problem, State};
 use crate::telemetry::metrics::Side;
 use http::header::RETRY_AFTER;
@@ -132,7 +132,7 @@ impl Call {
         plan: &Plan,
         answer: Answer,
     ) -> Result<Outcome, Trouble> {
-        let executed = stated_executed(&answer).unwrap_or(true);
+        let executed = stated::executed(&answer).unwrap_or(true);
         if executed {
             attempt.advance(State::Executing);
         }
@@ -199,17 +199,6 @@ impl Read {
     }
 }
 
-/// Says whether a callee is still at work on what was asked of it before.
-pub fn is_in_flight(answer: &Answer) -> bool {
-    let told = told_problem(answer);
-    let failure = told.and_then(|told| told.failure);
-    failure.is_some_and(|failure| failure.kind == Problem::InFlight.as_str())
-}
-
-fn stated_executed(answer: &Answer) -> Option<bool> {
-    boolean(answer.headers.get(header::EXECUTED)?.as_bytes())
-}
-
 /// Reads how long a callee that says "not now" asks to be left alone; a bad value says nothing.
 fn wait(answer: &Answer, now: SystemTime) -> Option<Duration> {
     if !matches!(answer.status.as_u16(), 429 | 503) {
@@ -229,20 +218,12 @@ fn wait(answer: &Answer, now: SystemTime) -> Option<Duration> {
 
 /// Reads a problem that the callee's sidecar made itself.
 fn told_problem(answer: &Answer) -> Option<Read> {
-    #[derive(serde::Deserialize)]
-    struct Told {
-        r#type: String,
-        title: String,
-        detail: String,
-    }
-    if answer.status.is_success() || !headers::is_json(&answer.headers) {
-        return None;
-    }
-    let told: Told = serde_json::from_slice(&answer.body).ok()?;
-    let kind = told.r#type.strip_prefix(Problem::TYPE)?;
-    let problem = Problem::from_wire(kind, answer.status.as_u16())?;
-    let stated = answer.headers.get(header::STATE);
-    let stated = stated.and_then(|state| State::from_wire(state.to_str().ok()?));
+    let Stated {
+        problem,
+        title,
+        detail,
+    } = stated::problem(answer)?;
+    let stated = stated::state(answer);
     let is_of_record = matches!(
         problem,
         Problem::InFlight | Problem::InDoubt | Problem::IdempotencyMismatch
@@ -250,7 +231,7 @@ fn told_problem(answer: &Answer) -> Option<Read> {
     // An application may relay a problem it was told itself. Its own sidecar then states another
     // end than the problem leaves, and says that the application was reached.
     let is_told = match is_of_record {
-        true => !answer.headers.contains_key(header::EXECUTED),
+        true => stated::is_of_record(answer, problem),
         false => stated == problem.state(),
     };
     let end = match problem.state() {
@@ -260,9 +241,9 @@ fn told_problem(answer: &Answer) -> Option<Read> {
         None => State::FailedExecution,
     };
     let failure = Failure {
-        kind: kind.to_owned(),
-        title: told.title.chars().take(200).collect(),
-        detail: told.detail.chars().take(500).collect(),
+        kind: problem.as_str().to_owned(),
+        title: title.chars().take(200).collect(),
+        detail: detail.chars().take(500).collect(),
     };
     is_told.then_some(Read {
         end,

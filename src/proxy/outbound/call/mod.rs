@@ -28,7 +28,7 @@ use crate::proxy::respond::{self, Said, Timing, Trouble};
 use crate::route;
 use crate::task::{Id, Next, Problem, State, Timestamp};
 use crate::telemetry::metrics::Direction;
-use again::Way;
+use again::Tries;
 use attempt::Tried;
 use bytes::Bytes;
 use http::request::Parts;
@@ -139,12 +139,12 @@ impl Call {
     /// Makes attempts until one of them is the last.
     async fn make(&mut self, order: &Order) -> Tried {
         self.outbound.retries.called(Instant::now());
-        let mut way = Way::new(&self.outbound.config.retry);
-        let mut tried = self.first(&mut way, order).await;
+        let mut tries = Tries::new(&self.outbound.config.retry);
+        let mut tried = self.first(&mut tries, order).await;
         loop {
             let ended = tried.outcome.ended();
             let next = match tried.outcome.was_sent {
-                true => way.course.after(ended),
+                true => tries.course.after(ended),
                 // Nobody could be asked, so nobody else can.
                 false => ended.unsent(),
             };
@@ -152,12 +152,14 @@ impl Call {
                 Next::Nothing => return tried,
                 Next::Fallback => None,
                 Next::Elsewhere | Next::SameInstance => {
-                    self.again(&mut way, &tried.outcome, next, order).await
+                    self.again(&mut tries, &tried.outcome, next, order).await
                 }
             };
             tried = match again {
                 Some(again) => again,
-                None => return self.fall_back(&way, tried, order).await,
+                // Also where the budget is used up: it counts retries, and a fallback that the
+                // contract declares is none.
+                None => return self.fall_back(&tries, tried, order).await,
             };
         }
     }
@@ -228,7 +230,17 @@ impl Call {
             call_id: self.fields.call_id.clone(),
             attempt: Some(outcome.attempt),
             agent: Some(outcome.agent.clone()),
+            ..self.repeated()
+        }
+    }
+
+    /// Returns what replies repeat of every call, whoever answers it.
+    pub(super) fn repeated(&self) -> Fields {
+        Fields {
+            application: Some(self.outbound.config.application.clone()),
             trace_id: self.fields.trace_id.clone(),
+            region: self.fields.region.clone(),
+            utc_offset: self.fields.utc_offset.clone(),
             ..Fields::default()
         }
     }

@@ -136,6 +136,7 @@ impl Clock {
         Deadline::after(now, attempt(contract)).earliest(self.work_ends(now))
     }
 }
+
 /// Returns how long a caller waits for one attempt: the contract's timeout, and the grace for a
 /// callee that answers at its very end.
 pub fn attempt(contract: &Contract) -> Duration {
