@@ -189,6 +189,11 @@ async fn a_call_is_acknowledged_at_once_and_its_reply_fetched_later() {
         road.callee.metric("proxy_requests_total", &served).await,
         2.0
     );
+    // Every attempt moved along the table of states, on both sides.
+    for sidecar in [&road.caller, &road.callee] {
+        let refused = sidecar.metric("task_transitions_refused_total", &[]).await;
+        assert_eq!(refused, 0.0);
+    }
 }
 
 #[tokio::test]

@@ -97,7 +97,10 @@ impl Call {
             return Ok(answer);
         }
         let now = Instant::now();
-        attempt.advance(State::Executing);
+        // Asked again for what is still under way, it has moved before.
+        if !plan.is_acknowledged {
+            attempt.advance(State::Executing);
+        }
         self.clock.acknowledged(now);
         plan.is_acknowledged = true;
         plan.deadline = self.clock.attempt_ends(now, plan.contract());
