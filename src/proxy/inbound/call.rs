@@ -219,8 +219,14 @@ impl Call {
         trace: Trace,
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
-        self.check_body(Side::Input, &body).await?;
-        self.check_wrappable(&body)?;
+        let crowded_out = match self.check_body(Side::Input, &body).await {
+            Ok(()) => None,
+            Err(crowded) if crowded.problem == Problem::Overloaded => Some(crowded),
+            Err(invalid) => return Err(invalid),
+        };
+        if crowded_out.is_none() {
+            self.check_wrappable(&body)?;
+        }
         // Before all that refuses: "not carried out" must hold of every request of this key, and
         // an earlier one may be under way.
         let before = self
@@ -233,6 +239,9 @@ impl Call {
             }
         }
         self.check_readiness()?;
+        if let Some(crowded) = crowded_out {
+            return Err(crowded);
+        }
         let _permit = self.permit()?;
         let sent_by = self.begin_work();
         let speaks = self.inbound.config.protocol.speaks(head.version);

@@ -312,7 +312,16 @@ impl Inbound {
                     let called = (served, head, source, fields, began);
                     return self.deferred(prefer, place, called).await;
                 }
-                None => source = Source::Refused(Box::new(later::crowded())),
+                None => {
+                    let mut crowded = later::crowded();
+                    if !served.contract.contract.idempotent && repeat::may_be_known(&fields, &head)
+                    {
+                        // An earlier request of this call may be under way, and the record was not
+                        // asked: that it was not carried out cannot be said.
+                        crowded.executed = None;
+                    }
+                    source = Source::Refused(Box::new(crowded));
+                }
             }
         }
         let presence = Arc::default();

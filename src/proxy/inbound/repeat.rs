@@ -104,7 +104,7 @@ fn may_hide(why: &Unrecorded, fields: &Fields, head: &Parts) -> bool {
 }
 
 /// Says whether a call may be a repeat of one that was made before.
-fn may_be_known(fields: &Fields, head: &Parts) -> bool {
+pub fn may_be_known(fields: &Fields, head: &Parts) -> bool {
     let is_another_attempt = fields.attempt.is_some_and(|attempt| attempt > 1);
     is_another_attempt || head.headers.contains_key(header::IDEMPOTENCY_KEY)
 }
