@@ -7,6 +7,7 @@
 
 use crate::context::{Claim, Fields, Ids, Links, Member, Origin, Path, Token, Trace};
 use crate::task::{Deadline, Id, SlaLevel, Timestamp};
+use http::HeaderValue;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
@@ -21,6 +22,8 @@ pub struct Step {
     pub task_id: Id,
     pub step_id: Id,
     pub call_id: Id,
+    /// The key under which the application was asked; not the key of the calls it makes.
+    pub key: Option<HeaderValue>,
     /// The contract it serves.
     pub agent: String,
     pub began_at: Timestamp,
@@ -70,6 +73,7 @@ impl Step {
             task_id: ids.task_id,
             step_id: ids.step_id,
             call_id: ids.call_id,
+            key: None,
             attempt: ids.attempt,
             agent,
             began_at,
@@ -85,6 +89,12 @@ impl Step {
             member,
             made: Mutex::default(),
         }
+    }
+
+    /// Names the key under which the application was asked.
+    pub fn under(mut self, key: Option<HeaderValue>) -> Self {
+        self.key = key;
+        self
     }
 
     /// Returns the path of a call that this step makes now.
@@ -188,6 +198,11 @@ impl Active {
         let mut fitting = steps.by_task.get(task)?.iter().filter(fits);
         let only = fitting.next()?;
         fitting.next().is_none().then(|| only.clone())
+    }
+
+    /// Lists the steps of a task that are being served.
+    pub fn of_task(&self, task: &Id) -> Vec<Arc<Step>> {
+        self.lock().by_task.get(task).cloned().unwrap_or_default()
     }
 
     /// Lists every step being served, oldest first.

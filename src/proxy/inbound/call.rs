@@ -247,9 +247,10 @@ impl Call {
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let token = Token::draw();
         let request = self.request(head, body, digest, (&trace, token));
+        let key = headers::idempotency_key(&head.headers, &self.ids.call_id);
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
         attempt.advance(State::Dispatched);
-        let step = self.step(digest, (trace, token));
+        let step = self.step(digest, (trace, token)).under(key);
         attempt.note(|report| report.detail = Some(step.links().to_string()));
         let _serving = self.inbound.active.enter(step);
         let answer = self.ask(attempt, (request, speaks), sent_by).await?;
