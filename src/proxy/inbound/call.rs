@@ -448,10 +448,7 @@ impl Call {
     /// The application's path, with the query that came along on the contract's own.
     fn target(&self, received: &Uri) -> Uri {
         let path = self.served.style.path();
-        let query = received
-            .query()
-            .filter(|_| received.path() == self.served.path);
-        let target = match query {
+        let target = match self.served.query(received) {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
         };

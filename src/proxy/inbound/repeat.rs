@@ -46,6 +46,7 @@ impl Inbound {
             return Ok(Before::Nothing(None));
         }
         let name = name(served, fields, head)?;
+        let payload = fingerprint(served, head, payload);
         Err(match self.replies.begin(name, payload, WAIT).await {
             Found::New(ticket) => return Ok(Before::Nothing(Some(ticket))),
             Found::Unrecorded(ticket, why) if may_hide(&why, fields, head) => {
@@ -107,6 +108,15 @@ fn may_hide(why: &Unrecorded, fields: &Fields, head: &Parts) -> bool {
 pub fn may_be_known(fields: &Fields, head: &Parts) -> bool {
     let is_another_attempt = fields.attempt.is_some_and(|attempt| attempt > 1);
     is_another_attempt || head.headers.contains_key(header::IDEMPOTENCY_KEY)
+}
+
+/// What the application gets that tells one request from another under the same key: the body,
+/// and the query where that is handed on.
+fn fingerprint(served: &Served, head: &Parts, body: Digest) -> Digest {
+    match served.query(&head.uri) {
+        Some(query) => Digest::of(format!("{body}?{query}").as_bytes()),
+        None => body,
+    }
 }
 
 fn refused(problem: Problem, state: State, detail: &str) -> Trouble {
