@@ -23,7 +23,7 @@ use crate::telemetry::metrics::{Direction, Side};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -260,7 +260,10 @@ impl Call {
         self.judge(&answer, output).await?;
         let (end, failure) = answer.verdict();
         if let Some(ticket) = self.ticket.take() {
-            ticket.answered(repeat::kept(&answer, end, failure.clone()));
+            match is_not_now(answer.status) {
+                true => ticket.undone(),
+                false => ticket.answered(repeat::kept(&answer, end, failure.clone())),
+            }
         }
         Ok(Outcome {
             answer,
@@ -568,3 +571,14 @@ fn say_load(served: &Served, headers: &mut HeaderMap) {
         headers.insert(header::LOAD, load);
     }
 }
+/// Says whether the application asks to be asked later, which is no answer to keep.
+fn is_not_now(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_EARLY
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
+    )
+}
+
