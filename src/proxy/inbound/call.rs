@@ -136,6 +136,7 @@ impl Call {
             Ok(outcome) => self.finish(attempt, outcome).await,
             Err(again) if again.stands.is_some() => {
                 attempt.withdraw();
+                self.count_request(again.problem.status());
                 self.inbound.refusals.refuse(&again, &self.fields)
             }
             Err(trouble) => self.fail(attempt, trouble).await,
@@ -238,16 +239,16 @@ impl Call {
                 return Ok(self.repeated(attempt, answer, end, failure));
             }
         }
-        self.check_readiness()?;
         if let Some(crowded) = crowded_out {
             return Err(crowded);
         }
+        self.check_readiness()?;
         let _permit = self.permit()?;
         let sent_by = self.begin_work();
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let token = Token::draw();
-        let request = self.request(head, body, digest, (&trace, token));
         let key = headers::idempotency_key(&head.headers, &self.ids.call_id);
+        let request = self.request(head, body, digest, (&trace, token));
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
         attempt.advance(State::Dispatched);
         let step = self.step(digest, (trace, token)).under(key);
@@ -550,6 +551,15 @@ impl Call {
         }
     }
 
+    /// Counts a request that was answered from the record and is no attempt.
+    fn count_request(&self, status: u16) {
+        let later = self.later.as_ref();
+        if later.is_none_or(|patient| patient.later.is_to_be_counted()) {
+            let took = self.began.elapsed();
+            self.served.meters.request_ended(Some(status), took);
+        }
+    }
+
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
         let meters = &self.served.meters;
@@ -563,14 +573,6 @@ impl Call {
     }
 }
 
-/// Says how many calls of the contract are under way, without the one that is answered.
-fn say_load(served: &Served, headers: &mut HeaderMap) {
-    let permits = &served.permits;
-    let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
-    if let Ok(load) = HeaderValue::try_from(load) {
-        headers.insert(header::LOAD, load);
-    }
-}
 /// Says whether the application asks to be asked later, which is no answer to keep.
 fn is_not_now(status: StatusCode) -> bool {
     matches!(
@@ -582,3 +584,11 @@ fn is_not_now(status: StatusCode) -> bool {
     )
 }
 
+/// Says how many calls of the contract are under way, without the one that is answered.
+fn say_load(served: &Served, headers: &mut HeaderMap) {
+    let permits = &served.permits;
+    let load = format!("inflight={}, limit={}", permits.taken(), permits.limit());
+    if let Ok(load) = HeaderValue::try_from(load) {
+        headers.insert(header::LOAD, load);
+    }
+}
