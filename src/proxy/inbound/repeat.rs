@@ -12,7 +12,7 @@ use crate::proxy::forward;
 use crate::proxy::headers;
 use crate::proxy::respond::Trouble;
 use crate::reply::{Answer, Found, Name, Ticket, Unrecorded};
-use crate::task::{Failure, Problem, State};
+use crate::task::{Failure, Id, Problem, State};
 use crate::telemetry::log::Chain;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
@@ -45,7 +45,7 @@ impl Inbound {
         if served.contract.contract.idempotent {
             return Ok(Before::Nothing(None));
         }
-        let name = name(served, fields, head)?;
+        let name = name(served, fields, head);
         let payload = fingerprint(served, head, payload);
         Err(match self.replies.begin(name, payload, WAIT).await {
             Found::New(ticket) => return Ok(Before::Nothing(Some(ticket))),
@@ -119,6 +119,25 @@ fn fingerprint(served: &Served, head: &Parts, body: Digest) -> Digest {
     }
 }
 
+/// Refuses a key that could not be kept, or that is not one.
+pub fn check_key(headers: &HeaderMap) -> Result<(), Trouble> {
+    let mut given = headers.get_all(header::IDEMPOTENCY_KEY).iter();
+    let (first, second) = (given.next(), given.next());
+    let detail = match (first, second) {
+        (None, _) => return Ok(()),
+        (Some(_), Some(_)) => "there is more than one Idempotency-Key; send one".to_owned(),
+        (Some(_), None) => {
+            let key = headers::own_idempotency_key(headers).unwrap_or_default();
+            let is_visible = key.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            if is_visible && (1..=LONGEST_KEY).contains(&key.len()) {
+                return Ok(());
+            }
+            format!("Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters")
+        }
+    };
+    Err(Trouble::new(Problem::BadContext, detail).executed(false))
+}
+
 fn refused(problem: Problem, state: State, detail: &str) -> Trouble {
     let trouble = Trouble::new(problem, detail).stands(state);
     match problem {
@@ -127,20 +146,15 @@ fn refused(problem: Problem, state: State, detail: &str) -> Trouble {
     }
 }
 
-fn name(served: &Served, fields: &Fields, head: &Parts) -> Result<Name, Trouble> {
-    let call_id = fields.call_id.as_ref();
-    let key = call_id.and_then(|call_id| headers::idempotency_key(&head.headers, call_id));
-    let key = key.as_ref().and_then(|key| key.to_str().ok());
-    let key = key.filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
-    let Some(key) = key else {
-        let detail = format!("Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters");
-        return Err(Trouble::new(Problem::BadContext, detail).executed(false));
-    };
-    Ok(Name {
+/// Names a call by a key that was checked with its head, else by its id.
+fn name(served: &Served, fields: &Fields, head: &Parts) -> Name {
+    let own = headers::own_idempotency_key(&head.headers);
+    let call_id = fields.call_id.as_ref().map(Id::as_str);
+    Name {
         scope: scope(fields, &head.headers),
         agent: Arc::from(served.id()),
-        key: Arc::from(key),
-    })
+        key: Arc::from(own.or(call_id).unwrap_or_default()),
+    }
 }
 
 /// Names whose key it is: the calling application, else the peer's address.
@@ -230,6 +244,28 @@ mod tests {
             headers.insert("x-a", HeaderValue::from_bytes(&value).unwrap());
             let kept = pairs(&headers);
             prop_assert_eq!(bytes(&kept[0].1), value);
+        }
+    }
+
+    #[test]
+    fn keys_that_could_not_be_kept_are_refused() {
+        let long = "k".repeat(LONGEST_KEY + 1);
+        for (given, is_key) in [
+            (&[][..], true),
+            (&["order-17"], true),
+            (&["\"order-17\""], true),
+            (&[&long], false),
+            (&[""], false),
+            (&["\"\""], false),
+            (&["a", "b"], false),
+            (&["schl\u{fc}ssel"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for key in given {
+                let key = HeaderValue::from_bytes(key.as_bytes()).unwrap();
+                headers.append(header::IDEMPOTENCY_KEY, key);
+            }
+            assert_eq!(check_key(&headers).is_ok(), is_key, "{given:?}");
         }
     }
 }
