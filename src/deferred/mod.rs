@@ -220,6 +220,8 @@ impl Deferred {
             is_due: before.is_multiple_of(PRUNE_EVERY),
             has_room: rows_left > 0 && bytes_left > 0,
             coming: (rows, bytes),
+            side: self.side,
+            calls: self.calls.clone(),
             boot: self.boot.clone(),
             config: self.config,
             room: room.clone(),
@@ -315,6 +317,8 @@ struct Upkeep {
     is_due: bool,
     has_room: bool,
     coming: (i64, i64),
+    side: Side,
+    calls: Calls,
     boot: Arc<str>,
     config: Config,
     room: Arc<Room>,
@@ -326,7 +330,13 @@ impl Upkeep {
             table::prune(connection, now)?;
         }
         if !self.has_room {
-            let left = table::make_room(connection, &self.boot, self.config, self.coming)?;
+            let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let here = table::Here {
+                boot: &self.boot,
+                side: self.side.as_str(),
+                is_open: &|name| calls.contains_key(name),
+            };
+            let left = table::make_room(connection, &here, self.config, self.coming)?;
             self.room.rows.store(left.0, Ordering::Relaxed);
             self.room.bytes.store(left.1, Ordering::Relaxed);
         }

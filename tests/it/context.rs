@@ -207,6 +207,25 @@ async fn a_step_or_call_id_alone_names_the_parent_and_is_not_taken_over() {
     }
 }
 
+/// Two calls with different inputs under one key would be one call to their callee.
+#[tokio::test]
+async fn the_key_of_the_served_call_is_not_that_of_its_calls() {
+    let chain = Chain::start().await;
+    chain.pays_after(2, &["hermes-task-id", "idempotency-key"]);
+    let body = wrapped(PAY, &json!({"order": 1}), json!({"task_id": "t-key"}));
+    let request = chain.pair.outbound("/hermes/invoke").body(body);
+    let reply = Reply::to(request.header("idempotency-key", "order-17")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let paid = chain.application.received("/pay").pop().unwrap().headers;
+    assert_eq!(text(&paid, "idempotency-key"), "order-17");
+    let asked = chain.pair.application.received(RISK);
+    assert_eq!(asked.len(), 2);
+    for asked in asked {
+        let (key, call) = ("idempotency-key", "hermes-call-id");
+        assert_eq!(text(&asked.headers, key), text(&asked.headers, call));
+    }
+}
+
 #[tokio::test]
 async fn a_call_that_says_nothing_begins_a_task_of_its_own() {
     let chain = Chain::start().await;

@@ -283,7 +283,7 @@ impl Inbound {
                 self.count(response.status().as_u16(), began);
                 return response;
             }
-            Route::Contract(served) => match self.config.limits.check(&head) {
+            Route::Contract(served) => match self.check(&head) {
                 Ok(()) => {
                     let source = Source::Body(body);
                     return self.made(served, head, source, fields, began).await;
@@ -294,6 +294,12 @@ impl Inbound {
         };
         let refusal = self.refusals.turn_away(&refused, &fields, &head, body);
         refusal.await
+    }
+
+    /// Refuses what the head alone shows to be no contract call, or none that could be recorded.
+    fn check(&self, head: &Parts) -> Result<(), Trouble> {
+        self.config.limits.check(head)?;
+        repeat::check_key(&head.headers)
     }
 
     /// Has a call carried out, and waits for its reply unless the caller prefers not to.
@@ -312,7 +318,16 @@ impl Inbound {
                     let called = (served, head, source, fields, began);
                     return self.deferred(prefer, seat, called).await;
                 }
-                None => source = Source::Refused(Box::new(later::crowded())),
+                None => {
+                    let mut crowded = later::crowded();
+                    if !served.contract.contract.idempotent && repeat::may_be_known(&fields, &head)
+                    {
+                        // An earlier request of this call may be under way, and the record was not
+                        // asked: that it was not carried out cannot be said.
+                        crowded.executed = None;
+                    }
+                    source = Source::Refused(Box::new(crowded));
+                }
             }
         }
         let presence = Arc::default();

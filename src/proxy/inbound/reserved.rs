@@ -160,7 +160,7 @@ impl Inbound {
         let roster = self.roster();
         let refused = match roster.not_yet() {
             Some(not_yet) if roster.is_waiting() => Err(not_yet),
-            _ => self.config.limits.check(&head),
+            _ => self.check(&head),
         };
         if let Err(trouble) = refused {
             return self
