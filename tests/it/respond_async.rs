@@ -197,6 +197,22 @@ async fn a_call_is_acknowledged_at_once_and_its_reply_fetched_later() {
 }
 
 #[tokio::test]
+async fn the_reply_is_fetched_under_the_name_that_the_call_was_made_under() {
+    let road = Road::start().await;
+    let host = format!("{AGENT}.hermes");
+    let asked = Asked::of(&road.caller, "t-named");
+    let request = asked.post(ROUTE).header("host", &host);
+    let request = request.header("hermes-task-id", asked.task);
+    let request = request.body(fraud_input().to_string());
+    let location = asked.accepted(&Reply::to(request).await);
+    let url = format!("{}{location}", road.caller.outbound_url());
+    let fetching = client().get(url).header("host", &host);
+    let reply = Reply::to(fetching.header("prefer", "wait=25")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.body, fraud_output().to_string());
+}
+
+#[tokio::test]
 async fn who_offers_to_wait_gets_the_reply_if_it_comes_meanwhile() {
     let road = Road::start().await;
     road.application.answer(ROUTE, slow());
