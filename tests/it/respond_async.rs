@@ -7,7 +7,9 @@ use crate::support::application::Answer;
 use crate::support::client::client;
 use crate::support::contract::{fraud_input, fraud_output};
 use crate::support::digest::content_digest;
+use crate::support::link::Link;
 use crate::support::pair::wrapped;
+use crate::support::port::free_port;
 use crate::support::reply::Reply;
 use crate::support::road::{AGENT, ROUTE, Road};
 use crate::support::sidecar::{Setup, Sidecar};
@@ -281,8 +283,9 @@ async fn a_failure_is_fetched_as_it_would_have_been_answered() {
 
 #[tokio::test]
 async fn a_call_nobody_acknowledges_is_a_timeout_after_three_seconds() {
-    let once = |setup| contract(setup, 20_000, 0);
-    let mut road = Road::start_with(once, |caller| caller).await;
+    // However often it might be tried.
+    let thrice = |setup| contract(setup, 20_000, 2);
+    let mut road = Road::start_with(thrice, |caller| caller).await;
     road.callee.process().signal(Signal::STOP);
     let asked = Asked::of(&road.caller, "t-silent");
     let began = Instant::now();
@@ -385,25 +388,29 @@ async fn a_failed_attempt_is_followed_by_another_after_the_acknowledgement() {
 
 #[tokio::test]
 async fn what_may_have_begun_is_waited_for_and_not_begun_again() {
-    let once_more = |setup| contract(setup, 20_000, 1);
-    let mut road = Road::start_with(once_more, |caller| caller).await;
+    let port = free_port();
+    let link = Link::to(&format!("127.0.0.1:{port}")).await;
+    let behind_link = |setup| {
+        contract(setup, 20_000, 1)
+            .set("inbound.listen", format!("127.0.0.1:{port}"))
+            .set("inbound.advertise", link.address().to_string())
+    };
+    let road = Road::start_with(behind_link, |caller| caller).await;
     road.application.answer(ROUTE, slow());
     let asked = Asked::of(&road.caller, "t-twice");
-    road.callee.process().signal(Signal::STOP);
-    let (request, collector, callee) = (asked.wrapped(), &road.collector, &mut road.callee);
-    let goes_on = async {
-        wait_until(WITHIN, "first attempt that timed out", async || {
-            let shown = collector.task("t-twice").await;
-            shown.is_some_and(|shown| shown.to_string().contains("\"timeout\""))
-        })
-        .await;
-        callee.process().signal(Signal::CONT);
+    // What acknowledges the first attempt is lost.
+    link.mute();
+    let cut = async {
+        called(&road, 1).await;
+        link.hang_up();
+        link.restore();
     };
-    let (reply, ()) = tokio::join!(Reply::to(request), goes_on);
+    let (reply, ()) = tokio::join!(Reply::to(asked.wrapped()), cut);
     let location = asked.accepted(&reply);
     let reply = fetch(&road.caller, &location).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.body, fraud_output().to_string());
+    assert_eq!(reply.header("hermes-attempt"), "2");
     assert_eq!(road.application.calls(ROUTE), 1);
 }
 
