@@ -447,6 +447,43 @@ async fn no_token_passes_through_or_leaves_for_a_foreign_host() {
 }
 
 #[tokio::test]
+async fn the_key_of_the_served_call_does_not_leave_for_a_foreign_host() {
+    let foreign = Application::start().await;
+    foreign.answer("/x", Answer::json(&json!({})));
+    let host = foreign.url().replace("http://127.0.0.1", "127.1");
+    let listed: toml::Value = vec![host.clone()].into();
+    let chain = Chain::with(|setup| setup.set("outbound.allow_hosts", listed)).await;
+    let url = format!("{}/x", chain.payment.outbound_url());
+    chain.application.script("/pay", move |received| {
+        let mut answer = Answer::json(&json!({"paid": true}));
+        for key in [text(&received.headers, "idempotency-key"), "own-1"] {
+            let task = text(&received.headers, "hermes-task-id");
+            let headers = [
+                ("host", &*host),
+                ("hermes-task-id", task),
+                ("idempotency-key", key),
+            ];
+            answer = Answer::Call {
+                url: url.clone(),
+                headers: headers.map(|(name, value)| (name.into(), value.into())).into(),
+                body: json!({}),
+                then: Box::new(answer),
+            };
+        }
+        answer
+    });
+    let body = wrapped(PAY, &json!({"order": 1}), json!({"task_id": "t-key"}));
+    let request = chain.pair.outbound("/hermes/invoke").body(body);
+    let reply = Reply::to(request.header("idempotency-key", "order-17")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let received = foreign.received("/x");
+    let keys = received
+        .iter()
+        .map(|request| text(&request.headers, "idempotency-key"));
+    assert_eq!(keys.collect::<Vec<_>>(), ["own-1", ""]);
+}
+
+#[tokio::test]
 async fn a_request_that_comes_back_to_where_it_was_is_a_loop() {
     let pair = Pair::start().await;
     Reply::to(pair.inbound(RISK).body(fraud_input().to_string())).await;
