@@ -208,10 +208,24 @@ async fn the_reply_is_fetched_under_the_name_that_the_call_was_made_under() {
     let request = request.body(fraud_input().to_string());
     let location = asked.accepted(&Reply::to(request).await);
     let url = format!("{}{location}", road.caller.outbound_url());
-    let fetching = client().get(url).header("host", &host);
+    let fetching = client().get(&url).header("host", &host);
     let reply = Reply::to(fetching.header("prefer", "wait=25")).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.body, fraud_output().to_string());
+
+    // Without the body where it is not asked for, at the callee's sidecar too.
+    let call = reply.header("hermes-call-id");
+    let callee = format!("{}/hermes/calls/{call}", road.callee.inbound_url());
+    let at_callee = client().head(callee);
+    let at_callee = at_callee.header("hermes-application", "payment");
+    for request in [client().head(url).header("host", &host), at_callee] {
+        let glanced = Reply::to(request).await;
+        assert_eq!(glanced.status, 200, "{glanced:?}");
+        assert_eq!(glanced.header("hermes-state"), "completed");
+        let length = reply.body.len().to_string();
+        assert_eq!(glanced.header("content-length"), length);
+        assert!(glanced.body.is_empty(), "{glanced:?}");
+    }
 }
 
 #[tokio::test]
@@ -424,6 +438,8 @@ async fn what_is_not_there_is_said_with_what_to_do() {
         problem["detail"].as_str().unwrap().contains("hour"),
         "{problem}"
     );
+    let glanced = Reply::to(client().head(&url)).await;
+    assert_eq!((glanced.status, &glanced.body[..]), (404, &b""[..]));
     let posted = Reply::to(client().post(&url)).await;
     posted.problem(405, "method-not-allowed");
     assert_eq!(posted.header("allow"), "GET");

@@ -55,8 +55,7 @@ impl Inbound {
             scope: repeat::scope(fields, &head.headers),
             call_id,
         };
-        let wait = Prefer::read(&head.headers).wait;
-        let answered = later::answer(&self.deferred, &name, wait).await;
+        let answered = later::answer(&self.deferred, &name, head).await;
         answered.unwrap_or_else(|told| self.refusals.refuse(&told.trouble, &told.names))
     }
 }

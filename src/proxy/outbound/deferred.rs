@@ -51,8 +51,7 @@ impl Outbound {
     pub(super) async fn fetch(&self, call_id: Id, head: &Parts) -> Response<Body> {
         let scope = scope();
         let name = Name { scope, call_id };
-        let wait = Prefer::read(&head.headers).wait;
-        let answered = later::answer(&self.deferred, &name, wait).await;
+        let answered = later::answer(&self.deferred, &name, head).await;
         answered.unwrap_or_else(|told| self.refusals.refuse(&told.trouble, &told.names))
     }
 }

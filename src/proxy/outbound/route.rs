@@ -92,7 +92,7 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
     }
     if path.starts_with(CALLS) {
         return match head.method {
-            Method::GET => later::call_at(path)
+            Method::GET | Method::HEAD => later::call_at(path)
                 .map(Route::Reply)
                 .ok_or_else(later::unknown),
             _ => Err(Trouble {
@@ -227,6 +227,7 @@ mod tests {
             ("POST", "localhost", "/hermes/discover", "discover"),
             ("GET", "localhost", "/hermes/discover", "method-not-allowed"),
             ("GET", "localhost", "/hermes/calls/c-1:~", "reply of c-1:~"),
+            ("HEAD", "localhost", "/hermes/calls/c", "reply of c"),
             ("GET", "localhost", "/hermes/calls/", "not-found"),
             ("GET", "localhost", "/hermes/calls/a/b", "not-found"),
             ("POST", "localhost", "/hermes/calls/c", "method-not-allowed"),
