@@ -457,6 +457,49 @@ async fn what_is_not_there_is_said_with_what_to_do() {
     assert_eq!(road.application.calls(ROUTE), 0);
 }
 
+/// Sends a call to the callee's sidecar as another proxy than ours might.
+fn at_callee(road: &Road, call: &'static str, key: &'static str) -> RequestBuilder {
+    client()
+        .post(format!("{}{ROUTE}", road.callee.inbound_url()))
+        .header("content-type", "application/json")
+        .header("prefer", "respond-async")
+        .header("hermes-application", "elsewhere")
+        .header("hermes-call-id", call)
+        .header("idempotency-key", key)
+        .body(fraud_input().to_string())
+}
+
+#[tokio::test]
+async fn a_call_whose_place_no_client_can_ask_for_is_answered_at_once() {
+    let road = Road::start().await;
+    for call in [".", ".."] {
+        let reply = Reply::to(at_callee(&road, call, call)).await;
+        assert_eq!(reply.status, 200, "{call}: {reply:?}");
+        assert_eq!(reply.body, fraud_output().to_string());
+    }
+}
+
+#[tokio::test]
+async fn two_calls_under_one_id_do_not_take_each_other_s_place() {
+    let road = Road::start().await;
+    road.application.answer(ROUTE, slow().with("x-number", "1"));
+    let first = Reply::to(at_callee(&road, "one-id", "k-1")).await;
+    assert_eq!(first.status, 202, "{first:?}");
+    let second = Reply::to(at_callee(&road, "one-id", "k-2")).await;
+    let problem = second.problem(409, "in-flight");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("Hermes-Call-Id"), "{detail}");
+    assert_eq!(road.application.calls(ROUTE), 1);
+    let location = first.header("location");
+    let url = format!("{}{location}", road.callee.inbound_url());
+    let fetching = client()
+        .get(url)
+        .header("hermes-application", "elsewhere")
+        .header("prefer", "wait=25");
+    let reply = Reply::to(fetching).await;
+    assert_eq!((reply.status, reply.header("x-number")), (200, "1"));
+}
+
 /// Waits until the application has been called this often.
 pub async fn called(road: &Road, times: usize) {
     wait_until(WITHIN, "call at the application", async || {

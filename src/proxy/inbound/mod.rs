@@ -312,22 +312,13 @@ impl Inbound {
         began: Instant,
     ) -> Response<Body> {
         let prefer = Prefer::take(&mut head.headers);
-        if prefer.respond_async {
-            match self.deferred.seat() {
-                Some(seat) => {
+        if prefer.respond_async && later::can_be_fetched(fields.call_id.as_ref()) {
+            match self.seat(&served, &fields, &head) {
+                Ok(seat) => {
                     let called = (served, head, source, fields, began);
                     return self.deferred(prefer, seat, called).await;
                 }
-                None => {
-                    let mut crowded = later::crowded();
-                    if !served.contract.contract.idempotent && repeat::may_be_known(&fields, &head)
-                    {
-                        // An earlier request of this call may be under way, and the record was not
-                        // asked: that it was not carried out cannot be said.
-                        crowded.executed = None;
-                    }
-                    source = Source::Refused(Box::new(crowded));
-                }
+                Err(trouble) => source = Source::Refused(Box::new(trouble)),
             }
         }
         let presence = Arc::default();

@@ -272,6 +272,12 @@ fn lost() -> Trouble {
     Trouble::new(Problem::Draining, detail)
 }
 
+/// Says whether a call of this id can be asked for: a client takes dots alone for a step in the
+/// path. Without an id it is given one that can.
+pub fn can_be_fetched(call_id: Option<&Id>) -> bool {
+    call_id.is_none_or(|call_id| !matches!(call_id.as_str(), "." | ".."))
+}
+
 /// Reads the call that a path asks for.
 pub fn call_at(path: &str) -> Option<Id> {
     Id::parse(path.strip_prefix(CALLS)?).ok()
