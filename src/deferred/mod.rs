@@ -6,9 +6,11 @@
 //! - the row of a call is committed before its caller hears of the acknowledgement, and the reply
 //!   before anybody hears that there is one; a disk that takes longer than `WAIT` is not waited for
 //! - a call is known to its side and scope alone: others hear that there is no such call
+//! - while it is under way, a call's id stands for one idempotency key (`claim`)
 //! - at most `MOST_OPEN` calls are open; of replies the oldest go when there are too many
 //! - elsewhere: who asks for a late reply and how it is told (`proxy`), the file (`store`)
 
+mod claim;
 mod open;
 mod table;
 
@@ -18,7 +20,8 @@ pub use table::MIGRATION;
 use crate::store::{Store, StoreError, Urgency};
 use crate::task::{Id, State, Timestamp};
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use claim::{Claim, Claims};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,6 +113,7 @@ pub struct Deferred {
     degraded: Degraded,
     calls: Calls,
     seats: Arc<Semaphore>,
+    claims: Claims,
     begun: Arc<AtomicU32>,
     room: Arc<Room>,
 }
@@ -129,6 +133,7 @@ type Calls = Arc<Mutex<HashMap<Name, Arc<Open>>>>;
 #[derive(Debug)]
 pub struct Seat {
     _permit: OwnedSemaphorePermit,
+    claim: Option<Claim>,
 }
 
 /// An acknowledged call; let go of without a reply it leaves a doubt.
@@ -150,6 +155,7 @@ impl Deferred {
             degraded,
             calls: Arc::default(),
             seats: Arc::new(Semaphore::new(MOST_OPEN)),
+            claims: Claims::default(),
             begun: Arc::default(),
             room: Arc::default(),
         }
@@ -158,7 +164,16 @@ impl Deferred {
     /// Takes a seat for a call, unless too many are open.
     pub fn seat(&self) -> Option<Seat> {
         let permit = self.seats.clone().try_acquire_owned().ok()?;
-        Some(Seat { _permit: permit })
+        Some(Seat {
+            _permit: permit,
+            claim: None,
+        })
+    }
+
+    /// Takes a call's id for who sits here and has this key; says no where another call has it.
+    pub fn claim(&self, seat: &mut Seat, name: Name, key: HeaderValue) -> bool {
+        seat.claim = self.claims.take(name, key);
+        seat.claim.is_some()
     }
 
     /// Enters an acknowledged call under `name`, in the place of an earlier attempt at it.
@@ -220,6 +235,8 @@ impl Deferred {
             is_due: before.is_multiple_of(PRUNE_EVERY),
             has_room: rows_left > 0 && bytes_left > 0,
             coming: (rows, bytes),
+            side: self.side,
+            calls: self.calls.clone(),
             boot: self.boot.clone(),
             config: self.config,
             room: room.clone(),
@@ -315,6 +332,8 @@ struct Upkeep {
     is_due: bool,
     has_room: bool,
     coming: (i64, i64),
+    side: Side,
+    calls: Calls,
     boot: Arc<str>,
     config: Config,
     room: Arc<Room>,
@@ -326,7 +345,13 @@ impl Upkeep {
             table::prune(connection, now)?;
         }
         if !self.has_room {
-            let left = table::make_room(connection, &self.boot, self.config, self.coming)?;
+            let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let here = table::Here {
+                boot: &self.boot,
+                side: self.side.as_str(),
+                is_open: &|name| calls.contains_key(name),
+            };
+            let left = table::make_room(connection, &here, self.config, self.coming)?;
             self.room.rows.store(left.0, Ordering::Relaxed);
             self.room.bytes.store(left.1, Ordering::Relaxed);
         }

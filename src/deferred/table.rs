@@ -1,6 +1,6 @@
 //! The table of late calls: one row per call and side, from its acknowledgement to its last use.
 
-use super::{Config, KEPT, Name, Reply};
+use super::{Config, KEPT, MOST_OPEN, Name, Reply};
 use crate::task::{Id, State, Timestamp};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -32,6 +32,8 @@ const LONGEST: Duration = Duration::from_secs(25 * 3_600);
 /// Where there is too much, this share of the bounds is left, so that the rows are not counted
 /// again with the next call.
 const LEFT_PERCENT: i64 = 99;
+/// How many rows go at once; more would hold the one writer up.
+const MOST_REMOVED: usize = 2_000;
 /// What a row takes beside its reply.
 const ROW_BYTES: usize = 512;
 
@@ -167,12 +169,20 @@ pub fn prune(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Whose calls may still get a reply.
+pub struct Here<'a> {
+    pub boot: &'a str,
+    pub side: &'a str,
+    pub is_open: &'a dyn Fn(&Name) -> bool,
+}
+
 /// Removes the oldest where rows or bytes are beyond the bounds with what is coming, replies before
-/// what former processes have left; returns how many of both may come before that is to be looked
-/// at again. What is open here stays: it is bounded by its own number.
+/// what was left without one, by a former process or because the reply could not be written; returns
+/// how many of both may come before that is to be looked at again. What is open here stays: it is
+/// bounded by its own number.
 pub fn make_room(
     connection: &Connection,
-    boot: &str,
+    here: &Here<'_>,
     config: Config,
     (more_rows, more_bytes): (i64, i64),
 ) -> rusqlite::Result<(i64, i64)> {
@@ -185,7 +195,7 @@ pub fn make_room(
     let mut bytes = bytes.saturating_add(more_bytes);
     if rows >= max_rows || bytes >= max_bytes {
         let share = |bound: i64| bound / 100 * LEFT_PERCENT;
-        for (row, size) in removable(connection, boot)? {
+        for (row, size) in removable(connection, here)? {
             if rows <= share(max_rows) && bytes <= share(max_bytes) {
                 break;
             }
@@ -199,15 +209,30 @@ pub fn make_room(
     Ok((max_rows - rows, max_bytes - bytes))
 }
 
-/// Lists some that may go, oldest first: replies, then what former processes have left.
-fn removable(connection: &Connection, boot: &str) -> rusqlite::Result<Vec<(i64, i64)>> {
-    connection
-        .prepare_cached(
-            "SELECT rowid, size FROM deferred WHERE is_ended = 1 OR boot != ?1
-             ORDER BY is_ended DESC, ends_at LIMIT 2000",
-        )?
-        .query_map([boot], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+/// Lists some that may go, oldest first: replies, then what was left without one. Which calls of the
+/// other side are open is not known here, so these stay.
+fn removable(connection: &Connection, here: &Here<'_>) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let mut rows = connection.prepare_cached(
+        "SELECT rowid, size, scope, call_id, is_ended OR boot != ?1 FROM deferred
+         WHERE is_ended = 1 OR boot != ?1 OR side = ?2
+         ORDER BY is_ended DESC, ends_at LIMIT ?3",
+    )?;
+    let most = (MOST_REMOVED + MOST_OPEN) as i64;
+    let mut rows = rows.query(params![here.boot, here.side, most])?;
+    let mut removable = Vec::new();
+    while let Some(row) = rows.next()?
+        && removable.len() < MOST_REMOVED
+    {
+        let may_go = row.get::<_, bool>(4)? || {
+            let call_id = Id::parse(row.get_ref(3)?.as_str()?);
+            let scope = Arc::from(row.get_ref(2)?.as_str()?);
+            call_id.map_or(true, |call_id| !(here.is_open)(&Name { scope, call_id }))
+        };
+        if may_go {
+            removable.push((row.get(0)?, row.get(1)?));
+        }
+    }
+    Ok(removable)
 }
 
 /// Returns what a row with this reply takes.

@@ -7,6 +7,7 @@
 
 use crate::context::{Claim, Fields, Ids, Links, Member, Origin, Path, Token, Trace};
 use crate::task::{Deadline, Id, SlaLevel, Timestamp};
+use http::HeaderValue;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
@@ -21,6 +22,8 @@ pub struct Step {
     pub task_id: Id,
     pub step_id: Id,
     pub call_id: Id,
+    /// The key under which the application was asked; not the key of the calls it makes.
+    pub key: Option<HeaderValue>,
     /// The contract it serves.
     pub agent: String,
     pub began_at: Timestamp,
@@ -70,6 +73,7 @@ impl Step {
             task_id: ids.task_id,
             step_id: ids.step_id,
             call_id: ids.call_id,
+            key: None,
             attempt: ids.attempt,
             agent,
             began_at,
@@ -85,6 +89,12 @@ impl Step {
             member,
             made: Mutex::default(),
         }
+    }
+
+    /// Names the key under which the application was asked.
+    pub fn under(mut self, key: Option<HeaderValue>) -> Self {
+        self.key = key;
+        self
     }
 
     /// Returns the path of a call that this step makes now.
@@ -190,6 +200,11 @@ impl Active {
         fitting.next().is_none().then(|| only.clone())
     }
 
+    /// Lists the steps of a task that are being served.
+    pub fn of_task(&self, task: &Id) -> Vec<Arc<Step>> {
+        self.lock().by_task.get(task).cloned().unwrap_or_default()
+    }
+
     /// Lists every step being served, oldest first.
     pub fn list(&self) -> Vec<Arc<Step>> {
         let mut steps: Vec<Arc<Step>> = self.lock().all().cloned().collect();
@@ -250,23 +265,34 @@ impl Steps {
     }
 }
 
-/// Finds the step of a call that names its task, whose steps these are.
+/// Finds the step of a call that names its task, whose steps these are: by call id, by step id, by
+/// token, and last by trace. Whoever hands on the token of a step that has ended, or of somebody
+/// else's, has no step here, also where a single one is left.
 fn within(of_task: &[Arc<Step>], fields: &Fields, origin: &Origin) -> Parent {
-    if let Some(step) = of_task.iter().find(|step| step.is_named_by(fields)) {
+    let called = |step: &&Arc<Step>| fields.call_id.as_ref() == Some(&step.call_id);
+    let named = |step: &&Arc<Step>| step.is_named_by(fields);
+    let mut steps = of_task.iter();
+    let by_id = steps.find(called).or_else(|| of_task.iter().find(named));
+    if let Some(step) = by_id {
         return Parent::Step(step.clone());
+    }
+    match origin.claim() {
+        Claim::Step(_) => {
+            let claimed = of_task.iter().find(|step| step.is_claimed_by(origin));
+            return claimed.map_or_else(|| latest(of_task), |step| Parent::Step(step.clone()));
+        }
+        Claim::Foreign => return latest(of_task),
+        Claim::Nothing => {}
     }
     if let [only] = of_task {
         return Parent::Step(only.clone());
-    }
-    if let Some(step) = of_task.iter().find(|step| step.is_claimed_by(origin)) {
-        return Parent::Step(step.clone());
     }
     let wished = fields.trace_id.as_ref();
     let mut traced = of_task
         .iter()
         .filter(|step| origin.is_of(&step.trace, wished));
-    match (origin.claim(), traced.next(), traced.next()) {
-        (Claim::Nothing, Some(only), None) => Parent::Step(only.clone()),
+    match (traced.next(), traced.next()) {
+        (Some(only), None) => Parent::Step(only.clone()),
         _ => latest(of_task),
     }
 }
@@ -386,7 +412,7 @@ mod tests {
         // What the call names itself goes first.
         assert_eq!(
             found(&active, &asking(Some("t-2"), None), &of_one),
-            "step s-2"
+            "task t-2"
         );
         assert_eq!(found(&active, &asking(Some("t-9"), None), &of_one), "none");
         assert_eq!(
@@ -444,6 +470,11 @@ mod tests {
         assert_eq!(found(&active, &task, &Origin::default()), "task t-1");
         let ended = from_step(&traced("t-1", "s-3", OTHER));
         assert_eq!(found(&active, &task, &ended), "task t-1");
+        let called = Fields {
+            call_id: Some(id("call-s-2")),
+            ..asking(Some("t-1"), Some("s-1"))
+        };
+        assert_eq!(found(&active, &called, &of_one), "step s-2", "by call id");
         // One step id in two tasks: the token says which.
         let twin = step("t-2", "s-1");
         let of_twin = from_step(&twin);
@@ -453,6 +484,22 @@ mod tests {
             "step s-1"
         );
         assert_eq!(parent(&active, None, Some("s-1")), "unknown");
+    }
+
+    #[tokio::test]
+    async fn a_call_of_an_ended_step_is_not_its_only_neighbours() {
+        let active = Arc::new(Active::default());
+        let (one, two) = (step("t-1", "s-1"), step("t-1", "s-2"));
+        let of_one = from_step(&one);
+        let one = active.enter(one);
+        let _two = active.enter(two);
+        drop(one);
+        let task = asking(Some("t-1"), None);
+        assert_eq!(found(&active, &task, &of_one), "task t-1");
+        let mut foreign = w3c(TRACE);
+        foreign.insert("tracestate", HeaderValue::from_static("hermes=elsewhere"));
+        assert_eq!(found(&active, &task, &Origin::of(&foreign)), "task t-1");
+        assert_eq!(found(&active, &task, &Origin::default()), "step s-2");
     }
 
     #[tokio::test]

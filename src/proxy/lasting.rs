@@ -26,6 +26,8 @@ pub struct Keeper {
     phase: Observer,
     /// How many were taken over from a connection.
     carried: Arc<AtomicUsize>,
+    /// How many were given up since there were too many, since the last that was taken over.
+    refused: Arc<AtomicUsize>,
 }
 
 impl Keeper {
@@ -35,6 +37,7 @@ impl Keeper {
             calls,
             phase,
             carried: Arc::default(),
+            refused: Arc::default(),
         }
     }
 
@@ -55,11 +58,23 @@ impl Keeper {
     }
 
     fn carry_on(&self, call: Call) {
-        let is_over = self.carried.load(Ordering::Relaxed) >= MOST_CARRIED
-            || tokio::runtime::Handle::try_current().is_err();
         // Dropped here, the attempt settles itself as interrupted.
-        if is_over {
+        if tokio::runtime::Handle::try_current().is_err() {
             return;
+        }
+        if self.carried.load(Ordering::Relaxed) >= MOST_CARRIED {
+            // The first of a row is told as it happens, the rest by their number.
+            if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(
+                    limit = MOST_CARRIED,
+                    "callers hang up on so many calls that further ones are given up with them"
+                );
+            }
+            return;
+        }
+        let refused = self.refused.swap(0, Ordering::Relaxed);
+        if refused > 0 {
+            tracing::warn!(refused, "calls were given up when their callers hung up");
         }
         let carried = Carried::one_more(&self.carried);
         self.begin(async move {

@@ -8,18 +8,23 @@
 //! - an answer that could not be kept, and a process that died on the way, leave doubt, never a
 //!   second run
 //! - rows end: answers after `KEPT`, doubts after `DOUBTED`, and the oldest of them when there
-//!   are too many
+//!   are too many; a wall clock that is set while the process runs moves none of this
+//! - a slow disk is not waited for long: what is under way here is known from memory, what has ended
+//!   is read past the writer
 //! - elsewhere: which calls have a key (`proxy`), the file (`store`)
 
+mod live;
 mod table;
 
 use crate::identity::Digest;
 use crate::store::{Store, StoreError};
 use crate::task::{Failure, Id, State, Timestamp};
 use bytes::Bytes;
+use live::Live;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
 pub use table::MIGRATION;
 
@@ -53,6 +58,9 @@ pub struct Replies {
     config: Config,
     begun: Arc<AtomicU32>,
     room: Arc<Room>,
+    live: Arc<Live>,
+    /// One moment by both clocks.
+    started: (Timestamp, Instant),
 }
 
 /// What may come before rows and bytes are counted again; at first nothing, since nobody has
@@ -106,6 +114,8 @@ pub struct Answer {
 pub enum Found {
     /// Nothing: it is ours to carry out, and the ticket says how that ended.
     New(Ticket),
+    /// Nothing, and the row is not written: it may be later, or it cannot be.
+    Unrecorded(Ticket, Unrecorded),
     Answered(Answer),
     /// Somebody is at it in this very process.
     InFlight,
@@ -113,6 +123,22 @@ pub enum Found {
     InDoubt(State),
     /// The key is known with another payload, which came to this state.
     OtherPayload(State),
+}
+
+/// Why a row is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum Unrecorded {
+    /// It is on its way. Nothing else can be known of the request.
+    #[error("the row of a call is not written yet")]
+    Late,
+    /// No row of an earlier request is there; but it, too, may have failed.
+    #[error("write the row of a call")]
+    Failed(#[source] StoreError),
+    /// Nor could it be read whether there is one already.
+    #[error("look a call up")]
+    Unread(#[source] StoreError),
+    #[error("a call was not looked up in time")]
+    ReadLate,
 }
 
 /// The right to carry a request out; let go of without a word it leaves a doubt.
@@ -131,68 +157,125 @@ impl Replies {
             config,
             begun: Arc::default(),
             room: Arc::default(),
+            live: Arc::default(),
+            started: (Timestamp::now(), Instant::now()),
         }
     }
 
-    /// Looks a request up, and begins it if nothing is known; durable on return.
-    pub async fn begin(&self, name: Name, payload: Digest) -> Result<Found, StoreError> {
-        let run = Id::mint();
+    /// Looks a request up, and begins it if nothing is known; durable on return, unless that is
+    /// not so within `wait`. Then memory and the rows that are written say what is known.
+    pub async fn begin(&self, name: Name, payload: Digest, wait: Duration) -> Found {
         let begun = table::Begun {
             name,
             payload,
             boot: self.boot.clone(),
-            run: run.clone(),
+            run: Id::mint(),
         };
-        let now = Timestamp::now();
-        let before = self.begun.fetch_add(1, Ordering::Relaxed);
-        let prune = before.is_multiple_of(table::PRUNE_EVERY);
-        let (config, boot, room) = (self.config, self.boot.clone(), self.room.clone());
-        let has_room = room.takes_row();
+        self.live.enter(&begun.run, begun.name.clone(), payload);
         // A ticket exists before the row does: if the asker goes away while the row is being
         // written, the row is taken back, since nothing was carried out.
         let mut unused = Unused(Some(Ticket {
             replies: self.clone(),
-            run: Some(run),
+            run: Some(begun.run.clone()),
         }));
-        let row = self.store.append(move |connection| {
+        let written = tokio::time::timeout(wait, self.write(begun.clone())).await;
+        let unrecorded = match written {
+            Ok(Ok(row)) => return unused.turn(row),
+            Ok(Err(error)) => Unrecorded::Failed(error),
+            Err(_late) => Unrecorded::Late,
+        };
+        match self.look_up(begun, wait).await {
+            // The row that is still to come is taken back.
+            Ok(Some(known)) => known.into_found(),
+            Ok(None) => unused.unrecorded(unrecorded),
+            Err(unread) => unused.unrecorded(unread),
+        }
+    }
+
+    fn write(
+        &self,
+        begun: table::Begun,
+    ) -> impl Future<Output = Result<table::Row, StoreError>> + Send + use<> {
+        let now = self.now();
+        let before = self.begun.fetch_add(1, Ordering::Relaxed);
+        let prune = before.is_multiple_of(table::PRUNE_EVERY);
+        let (config, room, live) = (self.config, self.room.clone(), self.live.clone());
+        let has_room = room.takes_row();
+        self.store.append(move |connection| {
             if prune {
-                table::prune(connection, &boot, now)?;
+                table::prune(connection, &begun.boot, &live, now)?;
             }
             if !has_room {
                 room.counted(table::make_room(connection, config)?);
             }
-            table::begin(connection, &begun, now)
-        });
-        Ok(match row.await? {
-            table::Row::New => match unused.0.take() {
-                Some(ticket) => Found::New(ticket),
-                None => Found::InFlight,
-            },
-            known => {
-                unused.forget();
-                match known {
-                    table::Row::Answered(answer) => Found::Answered(answer),
-                    table::Row::New | table::Row::InFlight => Found::InFlight,
-                    table::Row::InDoubt(state) => Found::InDoubt(state),
-                    table::Row::OtherPayload(state) => Found::OtherPayload(state),
-                }
-            }
+            table::begin(connection, &begun, &live, now)
         })
     }
 
+    /// Says what is known of a request without its row, past the writer.
+    async fn look_up(
+        &self,
+        begun: table::Begun,
+        wait: Duration,
+    ) -> Result<Option<table::Row>, Unrecorded> {
+        // Memory first: a run leaves it only after its end is in the file.
+        if let Some(payload) = self.live.earlier(&begun.run) {
+            return Ok(Some(match payload == begun.payload {
+                true => table::Row::InFlight,
+                false => table::Row::OtherPayload(State::Executing),
+            }));
+        }
+        let (live, now) = (self.live.clone(), self.now());
+        let read = self
+            .store
+            .read(move |connection| table::known(connection, &begun, &live, now));
+        match tokio::time::timeout(wait, read).await {
+            Ok(Ok(known)) => Ok(known),
+            Ok(Err(error)) => Err(Unrecorded::Unread(error)),
+            Err(_late) => Err(Unrecorded::ReadLate),
+        }
+    }
+
+    /// Tells the time by a clock that nobody sets: rows must not end because the wall clock jumps.
+    fn now(&self) -> Timestamp {
+        let (then, instant) = self.started;
+        let passed = u64::try_from(instant.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Timestamp::from_millis(then.millis().saturating_add(passed))
+    }
+
     fn settle(&self, run: Id, end: table::End) {
-        let now = Timestamp::now();
+        let now = self.now();
         self.room.takes(table::size(&end));
+        let (live, left, refused) = (self.live.clone(), run.clone(), run.clone());
         let queued = self.store.offer(
             move |connection| table::end(connection, &run, end, now),
-            |settled| {
+            move |settled| {
+                live.leave(&left);
                 if let Err(error) = settled {
-                    tracing::warn!(%error, "an answer could not be kept for repeated requests");
+                    not_kept(&error);
                 }
             },
         );
         if let Err(error) = queued {
-            tracing::warn!(%error, "an answer could not be kept for repeated requests");
+            self.live.leave(&refused);
+            not_kept(&error);
+        }
+    }
+}
+
+/// Whoever comes with the same key hears of a doubt.
+fn not_kept(error: &StoreError) {
+    tracing::warn!(%error, "an answer could not be kept for repeated requests");
+}
+
+impl table::Row {
+    /// Says what a row means that is somebody else's.
+    fn into_found(self) -> Found {
+        match self {
+            table::Row::Answered(answer) => Found::Answered(answer),
+            table::Row::New | table::Row::InFlight => Found::InFlight,
+            table::Row::InDoubt(state) => Found::InDoubt(state),
+            table::Row::OtherPayload(state) => Found::OtherPayload(state),
         }
     }
 }
@@ -230,10 +313,25 @@ impl Drop for Ticket {
 struct Unused(Option<Ticket>);
 
 impl Unused {
-    /// The row is somebody else's.
-    fn forget(&mut self) {
-        if let Some(mut ticket) = self.0.take() {
-            ticket.run = None;
+    /// Hands the ticket out if the row is ours; else it is worth nothing.
+    fn turn(&mut self, row: table::Row) -> Found {
+        let Some(mut ticket) = self.0.take() else {
+            return row.into_found();
+        };
+        if let table::Row::New = row {
+            return Found::New(ticket);
+        }
+        if let Some(run) = ticket.run.take() {
+            ticket.replies.live.leave(&run);
+        }
+        row.into_found()
+    }
+
+    /// Hands the ticket out although there is no row yet.
+    fn unrecorded(&mut self, why: Unrecorded) -> Found {
+        match self.0.take() {
+            Some(ticket) => Found::Unrecorded(ticket, why),
+            None => Found::InFlight,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The table of answers: one row per key, from the beginning of the work to the end of the row.
 
+use super::live::Live;
 use super::{Answer, Config, DOUBTED, KEPT, Name};
 use crate::identity::Digest;
 use crate::task::{Id, State, Timestamp};
@@ -38,6 +39,7 @@ const ROW_BYTES: usize = 512;
 const NEVER: i64 = i64::MAX;
 
 /// Work that is about to begin.
+#[derive(Clone)]
 pub struct Begun {
     pub name: Name,
     pub payload: Digest,
@@ -76,10 +78,17 @@ pub fn size(end: &End) -> usize {
 }
 
 /// Looks a request up and writes its row if there is none.
-pub fn begin(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Result<Row> {
-    if let Some(known) = known(connection, begun, now)? {
-        return Ok(known);
-    }
+pub fn begin(
+    connection: &Connection,
+    begun: &Begun,
+    live: &Live,
+    now: Timestamp,
+) -> rusqlite::Result<Row> {
+    match find(connection, begun, live, now)? {
+        Some(found) if found.is_over => remove(connection, &found.run)?,
+        Some(found) => return Ok(found.row),
+        None => 0,
+    };
     let name = &begun.name;
     connection
         .prepare_cached(
@@ -99,10 +108,32 @@ pub fn begin(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite
     Ok(Row::New)
 }
 
-/// Reads a row that still counts; one that has had its time is removed.
-fn known(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Result<Option<Row>> {
+/// Says what a row means that still counts.
+pub fn known(
+    connection: &Connection,
+    begun: &Begun,
+    live: &Live,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Row>> {
+    let found = find(connection, begun, live, now)?;
+    Ok(found.filter(|found| !found.is_over).map(|found| found.row))
+}
+
+struct Read {
+    run: String,
+    /// It has had its time.
+    is_over: bool,
+    row: Row,
+}
+
+fn find(
+    connection: &Connection,
+    begun: &Begun,
+    live: &Live,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Read>> {
     let name = &begun.name;
-    let found = connection
+    connection
         .prepare_cached(
             "SELECT run, payload, boot, state, ends_at, status, headers, body, end_state, failure
              FROM replies WHERE scope = ?1 AND agent = ?2 AND key = ?3",
@@ -117,22 +148,19 @@ fn known(connection: &Connection, begun: &Begun, now: Timestamp) -> rusqlite::Re
             let state = state.unwrap_or(State::Executing);
             let known = match row.get_ref(3)?.as_str()? {
                 _ if !is_same => Row::OtherPayload(state),
-                "in_flight" if is_ours => Row::InFlight,
+                "in_flight" if is_ours && live.holds(&run) => Row::InFlight,
                 "answered" => Row::Answered(answer(row, state)?),
-                // In flight of a process that is no more: nobody will ever say.
+                // In flight of a process that is no more, or its end could not be written: nobody
+                // will ever say.
                 _ => Row::InDoubt(state),
             };
-            Ok((run, is_over, known))
+            Ok(Read {
+                run,
+                is_over,
+                row: known,
+            })
         })
-        .optional()?;
-    let Some((run, is_over, known)) = found else {
-        return Ok(None);
-    };
-    if is_over {
-        remove(connection, &run)?;
-        return Ok(None);
-    }
-    Ok(Some(known))
+        .optional()
 }
 
 fn answer(row: &rusqlite::Row<'_>, state: State) -> rusqlite::Result<Answer> {
@@ -157,16 +185,7 @@ pub fn end(connection: &Connection, run: &Id, end: End, now: Timestamp) -> rusql
                 .execute([run.as_str()])?;
             return Ok(());
         }
-        End::Doubt(state) => {
-            let ends_at = now.millis() as i64 + DOUBTED.as_millis() as i64;
-            connection
-                .prepare_cached(
-                    "UPDATE replies SET state = 'in_doubt', ends_at = ?2, end_state = ?3
-                     WHERE run = ?1 AND state = 'in_flight'",
-                )?
-                .execute(params![run.as_str(), ends_at, state.as_str()])?;
-            return Ok(());
-        }
+        End::Doubt(state) => return doubt(connection, run.as_str(), state, now),
         End::Answered(answer) => answer,
     };
     let headers = serde_json::to_string(&answer.headers).unwrap_or_default();
@@ -193,16 +212,35 @@ pub fn end(connection: &Connection, run: &Id, end: End, now: Timestamp) -> rusql
     Ok(())
 }
 
-/// Removes what has had its time. What a former process left in flight becomes a doubt, which
-/// ends.
-pub fn prune(connection: &Connection, boot: &str, now: Timestamp) -> rusqlite::Result<()> {
-    let millis = now.millis() as i64;
+fn doubt(connection: &Connection, run: &str, state: State, now: Timestamp) -> rusqlite::Result<()> {
+    let ends_at = now.millis() as i64 + DOUBTED.as_millis() as i64;
     connection
         .prepare_cached(
-            "UPDATE replies SET state = 'in_doubt', ends_at = ?2
-             WHERE state = 'in_flight' AND boot != ?1",
+            "UPDATE replies SET state = 'in_doubt', ends_at = ?2, end_state = ?3
+             WHERE run = ?1 AND state = 'in_flight'",
         )?
-        .execute(params![boot, millis + DOUBTED.as_millis() as i64])?;
+        .execute(params![run, ends_at, state.as_str()])?;
+    Ok(())
+}
+
+/// Removes what has had its time. What was left in flight, by a former process or because its end
+/// could not be written, becomes a doubt, which ends.
+pub fn prune(
+    connection: &Connection,
+    boot: &str,
+    live: &Live,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let millis = now.millis() as i64;
+    let in_flight: Vec<(String, String)> = connection
+        .prepare_cached("SELECT run, boot FROM replies WHERE state = 'in_flight'")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (run, begun_by) in in_flight {
+        if begun_by != boot || !live.holds(&run) {
+            doubt(connection, &run, State::Executing, now)?;
+        }
+    }
     for state in ["answered", "in_doubt"] {
         connection
             .prepare_cached("DELETE FROM replies WHERE state = ?1 AND ends_at <= ?2")?

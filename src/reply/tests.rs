@@ -8,6 +8,9 @@ static SCHEMA: Schema = Schema {
     migrations: &[MIGRATION],
 };
 
+/// Longer than any disk takes.
+const WITHIN: Duration = Duration::from_secs(30);
+
 fn open(directory: &TempDir) -> Store {
     let path = directory.path().join("state.db");
     Store::open(&path, &SCHEMA, Options::default()).unwrap().0
@@ -36,7 +39,7 @@ fn payload() -> Digest {
 }
 
 async fn ticket(replies: &Replies, key: &str) -> Ticket {
-    match replies.begin(name(key), payload()).await.unwrap() {
+    match replies.begin(name(key), payload(), WITHIN).await {
         Found::New(ticket) => ticket,
         known => panic!("{key} is known: {known:?}"),
     }
@@ -47,13 +50,13 @@ async fn the_same_request_gets_the_same_answer() {
     let directory = TempDir::new().unwrap();
     let replies = Replies::new(open(&directory), "boot-1", Config::default());
     let first = ticket(&replies, "k").await;
-    let begin = || replies.begin(name("k"), payload());
-    assert!(matches!(begin().await.unwrap(), Found::InFlight));
-    let other = replies.begin(name("k"), Digest::of(b"[]")).await.unwrap();
+    let begin = || replies.begin(name("k"), payload(), WITHIN);
+    assert!(matches!(begin().await, Found::InFlight));
+    let other = replies.begin(name("k"), Digest::of(b"[]"), WITHIN).await;
     assert!(matches!(other, Found::OtherPayload(State::Executing)));
     first.answered(answer("{\"done\":1}"));
     for _ in 0..2 {
-        match begin().await.unwrap() {
+        match begin().await {
             Found::Answered(again) => assert_eq!(again, answer("{\"done\":1}")),
             other => panic!("{other:?}"),
         }
@@ -61,7 +64,7 @@ async fn the_same_request_gets_the_same_answer() {
     // Another caller, agent or key has nothing to do with it.
     let mut foreign = name("k");
     foreign.scope = "billing".into();
-    let foreign = replies.begin(foreign, payload()).await.unwrap();
+    let foreign = replies.begin(foreign, payload(), WITHIN).await;
     assert!(matches!(foreign, Found::New(_)));
 }
 
@@ -78,7 +81,7 @@ async fn a_ticket_that_is_let_go_of_leaves_a_doubt() {
     let directory = TempDir::new().unwrap();
     let replies = Replies::new(open(&directory), "boot-1", Config::default());
     drop(ticket(&replies, "k").await);
-    let found = replies.begin(name("k"), payload()).await.unwrap();
+    let found = replies.begin(name("k"), payload(), WITHIN).await;
     assert!(
         matches!(found, Found::InDoubt(State::Executing)),
         "{found:?}"
@@ -90,7 +93,7 @@ async fn a_doubt_names_the_state_it_was_left_in() {
     let directory = TempDir::new().unwrap();
     let replies = Replies::new(open(&directory), "boot-1", Config::default());
     ticket(&replies, "k").await.doubted(State::Timeout);
-    let found = replies.begin(name("k"), payload()).await.unwrap();
+    let found = replies.begin(name("k"), payload(), WITHIN).await;
     assert!(matches!(found, Found::InDoubt(State::Timeout)), "{found:?}");
 }
 
@@ -102,35 +105,38 @@ async fn a_dead_process_leaves_doubts_and_its_answers() {
     let open_one = ticket(&replies, "open").await;
     ticket(&replies, "done").await.answered(answer("{}"));
     // Committed before the file is closed, as a kill would leave it.
-    drop(replies.begin(name("done"), payload()).await.unwrap());
+    drop(replies.begin(name("done"), payload(), WITHIN).await);
     store.close().await.unwrap();
     drop(open_one);
 
     let replies = Replies::new(open(&directory), "boot-2", Config::default());
-    let found = replies.begin(name("open"), payload()).await.unwrap();
+    let found = replies.begin(name("open"), payload(), WITHIN).await;
     assert!(
         matches!(found, Found::InDoubt(State::Executing)),
         "{found:?}"
     );
-    let found = replies.begin(name("done"), payload()).await.unwrap();
+    let found = replies.begin(name("done"), payload(), WITHIN).await;
     assert!(matches!(found, Found::Answered(_)), "{found:?}");
 }
 
 #[tokio::test]
 async fn an_asker_that_goes_away_takes_its_beginning_back_and_no_other() {
     let directory = TempDir::new().unwrap();
-    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    let store = open(&directory);
+    let replies = Replies::new(store.clone(), "boot-1", Config::default());
     // Polled once, so that the row is queued, and let go of before the answer.
-    let mut gone = Box::pin(replies.begin(name("gone"), payload()));
+    let free = hold_up(&store);
+    let mut gone = Box::pin(replies.begin(name("gone"), payload(), WITHIN));
     assert!(poll_once(&mut gone).is_none());
-    drop(gone);
+    drop((gone, free));
     ticket(&replies, "gone").await.answered(answer("{}"));
 
     let held = ticket(&replies, "held").await;
-    let mut second = Box::pin(replies.begin(name("held"), payload()));
+    let free = hold_up(&store);
+    let mut second = Box::pin(replies.begin(name("held"), payload(), WITHIN));
     assert!(poll_once(&mut second).is_none());
-    drop(second);
-    let found = replies.begin(name("held"), payload()).await.unwrap();
+    drop((second, free));
+    let found = replies.begin(name("held"), payload(), WITHIN).await;
     assert!(matches!(found, Found::InFlight), "{found:?}");
     held.answered(answer("{}"));
 }
@@ -163,7 +169,7 @@ async fn the_record_is_bounded_and_what_is_in_flight_stays() {
         .await
         .unwrap();
     assert!(rows <= 300 + i64::from(table::PRUNE_EVERY), "{rows}");
-    let found = replies.begin(name("held"), payload()).await.unwrap();
+    let found = replies.begin(name("held"), payload(), WITHIN).await;
     assert!(matches!(found, Found::InFlight), "{found:?}");
     drop(held);
 }
@@ -189,7 +195,7 @@ async fn bytes_are_bounded_by_the_oldest_answers() {
         .unwrap();
     // One more may have been answered before anybody looked.
     assert!((200_000..=430_000).contains(&bytes), "{bytes}");
-    let newest = replies.begin(name("k99"), payload()).await.unwrap();
+    let newest = replies.begin(name("k99"), payload(), WITHIN).await;
     assert!(matches!(newest, Found::Answered(_)), "{newest:?}");
     ticket(&replies, "k0").await.undone();
 }
@@ -208,4 +214,76 @@ async fn rows_end() {
         .unwrap();
     ticket(&replies, "k").await.undone();
     ticket(&replies, "doubt").await.undone();
+}
+
+/// Holds the writer up until the returned value is dropped.
+fn hold_up(store: &Store) -> std::sync::mpsc::Sender<()> {
+    let (free, freed) = std::sync::mpsc::channel::<()>();
+    let held = store.offer(
+        move |_| {
+            freed.recv().ok();
+            Ok(())
+        },
+        |_| {},
+    );
+    held.unwrap();
+    free
+}
+
+#[tokio::test]
+async fn a_slow_disk_hides_neither_what_is_under_way_nor_what_was_answered() {
+    let directory = TempDir::new().unwrap();
+    let store = open(&directory);
+    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    ticket(&replies, "old").await.answered(answer("{}"));
+    // Committed before the writer is held up.
+    drop(replies.begin(name("old"), payload(), WITHIN).await);
+    let free = hold_up(&store);
+    let soon = Duration::from_millis(300);
+    let begin = |key| replies.begin(name(key), payload(), soon);
+    let found = begin("new").await;
+    let Found::Unrecorded(first, Unrecorded::Late) = found else {
+        panic!("{found:?}");
+    };
+    let again = begin("new").await;
+    assert!(matches!(again, Found::InFlight), "{again:?}");
+    let other = Digest::of(b"[]");
+    let other = replies.begin(name("new"), other, soon).await;
+    assert!(matches!(other, Found::OtherPayload(_)), "{other:?}");
+    let old = begin("old").await;
+    assert!(matches!(old, Found::Answered(_)), "{old:?}");
+    first.answered(answer("{\"late\":1}"));
+    drop(free);
+    let kept = replies.begin(name("new"), payload(), WITHIN).await;
+    assert!(matches!(kept, Found::Answered(_)), "{kept:?}");
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_written_leaves_a_doubt_that_goes() {
+    let directory = TempDir::new().unwrap();
+    let store = open(&directory);
+    let config = Config {
+        max_rows: 1,
+        max_bytes: 1 << 30,
+    };
+    let replies = Replies::new(store.clone(), "boot-1", config);
+    let held = ticket(&replies, "held").await;
+    let lost = ticket(&replies, "lost").await;
+    let forbid = "CREATE TRIGGER full BEFORE UPDATE ON replies
+                  BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
+    let free = "DROP TRIGGER full";
+    let run = |sql: &'static str| store.append(move |connection| connection.execute_batch(sql));
+    run(forbid).await.unwrap();
+    lost.answered(answer("{}"));
+    run(free).await.unwrap();
+    let found = replies.begin(name("lost"), payload(), WITHIN).await;
+    assert!(matches!(found, Found::InDoubt(_)), "{found:?}");
+    for number in 0..=table::PRUNE_EVERY {
+        ticket(&replies, &format!("k{number}")).await.undone();
+    }
+    let rest = replies.begin(name("lost"), payload(), WITHIN).await;
+    assert!(matches!(rest, Found::New(_)), "{rest:?}");
+    let found = replies.begin(name("held"), payload(), WITHIN).await;
+    assert!(matches!(found, Found::InFlight), "{found:?}");
+    drop(held);
 }

@@ -207,6 +207,25 @@ async fn a_step_or_call_id_alone_names_the_parent_and_is_not_taken_over() {
     }
 }
 
+/// Two calls with different inputs under one key would be one call to their callee.
+#[tokio::test]
+async fn the_key_of_the_served_call_is_not_that_of_its_calls() {
+    let chain = Chain::start().await;
+    chain.pays_after(2, &["hermes-task-id", "idempotency-key"]);
+    let body = wrapped(PAY, &json!({"order": 1}), json!({"task_id": "t-key"}));
+    let request = chain.pair.outbound("/hermes/invoke").body(body);
+    let reply = Reply::to(request.header("idempotency-key", "order-17")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let paid = chain.application.received("/pay").pop().unwrap().headers;
+    assert_eq!(text(&paid, "idempotency-key"), "order-17");
+    let asked = chain.pair.application.received(RISK);
+    assert_eq!(asked.len(), 2);
+    for asked in asked {
+        let (key, call) = ("idempotency-key", "hermes-call-id");
+        assert_eq!(text(&asked.headers, key), text(&asked.headers, call));
+    }
+}
+
 #[tokio::test]
 async fn a_call_that_says_nothing_begins_a_task_of_its_own() {
     let chain = Chain::start().await;
@@ -425,6 +444,43 @@ async fn no_token_passes_through_or_leaves_for_a_foreign_host() {
     let got = foreign.received("/x").pop().unwrap().headers;
     assert_eq!(text(&got, "tracestate"), "vendor=x");
     assert!(text(&got, "traceparent").ends_with("-00f067aa0ba902b7-01"));
+}
+
+#[tokio::test]
+async fn the_key_of_the_served_call_does_not_leave_for_a_foreign_host() {
+    let foreign = Application::start().await;
+    foreign.answer("/x", Answer::json(&json!({})));
+    let host = foreign.url().replace("http://127.0.0.1", "127.1");
+    let listed: toml::Value = vec![host.clone()].into();
+    let chain = Chain::with(|setup| setup.set("outbound.allow_hosts", listed)).await;
+    let url = format!("{}/x", chain.payment.outbound_url());
+    chain.application.script("/pay", move |received| {
+        let mut answer = Answer::json(&json!({"paid": true}));
+        for key in [text(&received.headers, "idempotency-key"), "own-1"] {
+            let task = text(&received.headers, "hermes-task-id");
+            let headers = [
+                ("host", &*host),
+                ("hermes-task-id", task),
+                ("idempotency-key", key),
+            ];
+            answer = Answer::Call {
+                url: url.clone(),
+                headers: headers.map(|(name, value)| (name.into(), value.into())).into(),
+                body: json!({}),
+                then: Box::new(answer),
+            };
+        }
+        answer
+    });
+    let body = wrapped(PAY, &json!({"order": 1}), json!({"task_id": "t-key"}));
+    let request = chain.pair.outbound("/hermes/invoke").body(body);
+    let reply = Reply::to(request.header("idempotency-key", "order-17")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let received = foreign.received("/x");
+    let keys = received
+        .iter()
+        .map(|request| text(&request.headers, "idempotency-key"));
+    assert_eq!(keys.collect::<Vec<_>>(), ["own-1", ""]);
 }
 
 #[tokio::test]

@@ -109,9 +109,61 @@ async fn another_payload_under_a_known_key_is_refused() {
     let problem = refused.problem(422, "idempotency-mismatch");
     assert_eq!(problem["state"], "completed", "{problem}");
     assert_eq!(application.calls(ROUTE), 1);
+    // The query reaches the application, too.
+    let asking = |mode: &str| {
+        let url = format!("{}{ROUTE}?mode={mode}", sidecar.inbound_url());
+        let request = client().post(url).header("idempotency-key", "queried");
+        let request = request.header("content-type", "application/json");
+        Reply::to(request.body(fraud_input().to_string()))
+    };
+    for _ in 0..2 {
+        assert_eq!(asking("a").await.status, 200);
+    }
+    let refused = asking("b").await;
+    refused.problem(422, "idempotency-mismatch");
+    assert_eq!(application.calls(ROUTE), 2);
+}
+
+#[tokio::test]
+async fn what_is_no_key_is_refused_before_anything_begins() {
+    let application = application().await;
+    let idempotent = |contract: &mut Value| contract["idempotent"] = json!(true);
+    let sidecar = serving(&application, idempotent).await;
     let far_too_long = "k".repeat(300);
     let refused = Call::under(&far_too_long).make(&sidecar).await;
     refused.problem(400, "bad-context");
+    let twice = Call::under("one").request(&sidecar);
+    let refused = Reply::to(twice.header("idempotency-key", "two")).await;
+    let problem = refused.problem(400, "bad-context");
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .contains("more than one"),
+        "{problem}"
+    );
+    assert_eq!(application.calls(ROUTE), 0);
+    // An attempt that had begun would have ended as one.
+    let failed = [("direction", "inbound"), ("state", "failed_validation")];
+    let ended = sidecar.metric("tasks_finished_total", &failed).await;
+    assert!(ended.abs() < 0.5, "{ended}");
+}
+
+#[tokio::test]
+async fn an_application_that_says_not_now_is_asked_again() {
+    let application = application().await;
+    let sidecar = serving(&application, |_| {}).await;
+    for status in [408, 425, 429, 503] {
+        let key = format!("k-{status}");
+        let before = application.calls(ROUTE);
+        application.answer(ROUTE, Answer::bytes(status, "application/json", "{}"));
+        assert_eq!(Call::under(&key).make(&sidecar).await.status, status);
+        application.answer(ROUTE, Answer::json(&fraud_output()));
+        for _ in 0..2 {
+            assert_eq!(Call::under(&key).make(&sidecar).await.status, 200);
+        }
+        assert_eq!(application.calls(ROUTE), before + 2, "{status}");
+    }
 }
 
 #[tokio::test]
@@ -130,6 +182,9 @@ async fn a_call_under_way_is_not_begun_twice() {
     let problem = again.problem(409, "in-flight");
     assert_eq!(problem["state"], "executing", "{problem}");
     assert_eq!(again.header("retry-after"), "1");
+    let refused = [("direction", "inbound"), ("code", "4xx")];
+    let counted = sidecar.metric("proxy_requests_total", &refused).await;
+    assert!((counted - 1.0).abs() < 0.5, "{counted}");
     let later = Call::under("k").make(&sidecar).await;
     assert_eq!((later.status, later.body), (200, first.body));
     assert_eq!(application.calls(ROUTE), 1);

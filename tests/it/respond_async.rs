@@ -7,7 +7,9 @@ use crate::support::application::Answer;
 use crate::support::client::client;
 use crate::support::contract::{fraud_input, fraud_output};
 use crate::support::digest::content_digest;
+use crate::support::link::Link;
 use crate::support::pair::wrapped;
+use crate::support::port::free_port;
 use crate::support::reply::Reply;
 use crate::support::road::{AGENT, ROUTE, Road};
 use crate::support::sidecar::{Setup, Sidecar};
@@ -189,6 +191,41 @@ async fn a_call_is_acknowledged_at_once_and_its_reply_fetched_later() {
         road.callee.metric("proxy_requests_total", &served).await,
         2.0
     );
+    // Every attempt moved along the table of states, on both sides.
+    for sidecar in [&road.caller, &road.callee] {
+        let refused = sidecar.metric("task_transitions_refused_total", &[]).await;
+        assert_eq!(refused, 0.0);
+    }
+}
+
+#[tokio::test]
+async fn the_reply_is_fetched_under_the_name_that_the_call_was_made_under() {
+    let road = Road::start().await;
+    let host = format!("{AGENT}.hermes");
+    let asked = Asked::of(&road.caller, "t-named");
+    let request = asked.post(ROUTE).header("host", &host);
+    let request = request.header("hermes-task-id", asked.task);
+    let request = request.body(fraud_input().to_string());
+    let location = asked.accepted(&Reply::to(request).await);
+    let url = format!("{}{location}", road.caller.outbound_url());
+    let fetching = client().get(&url).header("host", &host);
+    let reply = Reply::to(fetching.header("prefer", "wait=25")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.body, fraud_output().to_string());
+
+    // Without the body where it is not asked for, at the callee's sidecar too.
+    let call = reply.header("hermes-call-id");
+    let callee = format!("{}/hermes/calls/{call}", road.callee.inbound_url());
+    let at_callee = client().head(callee);
+    let at_callee = at_callee.header("hermes-application", "payment");
+    for request in [client().head(url).header("host", &host), at_callee] {
+        let glanced = Reply::to(request).await;
+        assert_eq!(glanced.status, 200, "{glanced:?}");
+        assert_eq!(glanced.header("hermes-state"), "completed");
+        let length = reply.body.len().to_string();
+        assert_eq!(glanced.header("content-length"), length);
+        assert!(glanced.body.is_empty(), "{glanced:?}");
+    }
 }
 
 #[tokio::test]
@@ -260,8 +297,9 @@ async fn a_failure_is_fetched_as_it_would_have_been_answered() {
 
 #[tokio::test]
 async fn a_call_nobody_acknowledges_is_a_timeout_after_three_seconds() {
-    let once = |setup| contract(setup, 20_000, 0);
-    let mut road = Road::start_with(once, |caller| caller).await;
+    // However often it might be tried.
+    let thrice = |setup| contract(setup, 20_000, 2);
+    let mut road = Road::start_with(thrice, |caller| caller).await;
     road.callee.process().signal(Signal::STOP);
     let asked = Asked::of(&road.caller, "t-silent");
     let began = Instant::now();
@@ -364,25 +402,29 @@ async fn a_failed_attempt_is_followed_by_another_after_the_acknowledgement() {
 
 #[tokio::test]
 async fn what_may_have_begun_is_waited_for_and_not_begun_again() {
-    let once_more = |setup| contract(setup, 20_000, 1);
-    let mut road = Road::start_with(once_more, |caller| caller).await;
+    let port = free_port();
+    let link = Link::to(&format!("127.0.0.1:{port}")).await;
+    let behind_link = |setup| {
+        contract(setup, 20_000, 1)
+            .set("inbound.listen", format!("127.0.0.1:{port}"))
+            .set("inbound.advertise", link.address().to_string())
+    };
+    let road = Road::start_with(behind_link, |caller| caller).await;
     road.application.answer(ROUTE, slow());
     let asked = Asked::of(&road.caller, "t-twice");
-    road.callee.process().signal(Signal::STOP);
-    let (request, collector, callee) = (asked.wrapped(), &road.collector, &mut road.callee);
-    let goes_on = async {
-        wait_until(WITHIN, "first attempt that timed out", async || {
-            let shown = collector.task("t-twice").await;
-            shown.is_some_and(|shown| shown.to_string().contains("\"timeout\""))
-        })
-        .await;
-        callee.process().signal(Signal::CONT);
+    // What acknowledges the first attempt is lost.
+    link.mute();
+    let cut = async {
+        called(&road, 1).await;
+        link.hang_up();
+        link.restore();
     };
-    let (reply, ()) = tokio::join!(Reply::to(request), goes_on);
+    let (reply, ()) = tokio::join!(Reply::to(asked.wrapped()), cut);
     let location = asked.accepted(&reply);
     let reply = fetch(&road.caller, &location).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.body, fraud_output().to_string());
+    assert_eq!(reply.header("hermes-attempt"), "2");
     assert_eq!(road.application.calls(ROUTE), 1);
 }
 
@@ -396,6 +438,8 @@ async fn what_is_not_there_is_said_with_what_to_do() {
         problem["detail"].as_str().unwrap().contains("hour"),
         "{problem}"
     );
+    let glanced = Reply::to(client().head(&url)).await;
+    assert_eq!((glanced.status, &glanced.body[..]), (404, &b""[..]));
     let posted = Reply::to(client().post(&url)).await;
     posted.problem(405, "method-not-allowed");
     assert_eq!(posted.header("allow"), "GET");
@@ -411,6 +455,49 @@ async fn what_is_not_there_is_said_with_what_to_do() {
         "{problem}"
     );
     assert_eq!(road.application.calls(ROUTE), 0);
+}
+
+/// Sends a call to the callee's sidecar as another proxy than ours might.
+fn at_callee(road: &Road, call: &'static str, key: &'static str) -> RequestBuilder {
+    client()
+        .post(format!("{}{ROUTE}", road.callee.inbound_url()))
+        .header("content-type", "application/json")
+        .header("prefer", "respond-async")
+        .header("hermes-application", "elsewhere")
+        .header("hermes-call-id", call)
+        .header("idempotency-key", key)
+        .body(fraud_input().to_string())
+}
+
+#[tokio::test]
+async fn a_call_whose_place_no_client_can_ask_for_is_answered_at_once() {
+    let road = Road::start().await;
+    for call in [".", ".."] {
+        let reply = Reply::to(at_callee(&road, call, call)).await;
+        assert_eq!(reply.status, 200, "{call}: {reply:?}");
+        assert_eq!(reply.body, fraud_output().to_string());
+    }
+}
+
+#[tokio::test]
+async fn two_calls_under_one_id_do_not_take_each_other_s_place() {
+    let road = Road::start().await;
+    road.application.answer(ROUTE, slow().with("x-number", "1"));
+    let first = Reply::to(at_callee(&road, "one-id", "k-1")).await;
+    assert_eq!(first.status, 202, "{first:?}");
+    let second = Reply::to(at_callee(&road, "one-id", "k-2")).await;
+    let problem = second.problem(409, "in-flight");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("Hermes-Call-Id"), "{detail}");
+    assert_eq!(road.application.calls(ROUTE), 1);
+    let location = first.header("location");
+    let url = format!("{}{location}", road.callee.inbound_url());
+    let fetching = client()
+        .get(url)
+        .header("hermes-application", "elsewhere")
+        .header("prefer", "wait=25");
+    let reply = Reply::to(fetching).await;
+    assert_eq!((reply.status, reply.header("x-number")), (200, "1"));
 }
 
 /// Waits until the application has been called this often.

@@ -203,7 +203,8 @@ async fn a_full_instance_sends_calls_to_another_at_once() {
 
 #[tokio::test]
 async fn a_wait_that_is_asked_for_is_kept_where_there_is_time_for_it() {
-    let crew = Crew::start(contract(true, 1_500), &["a", "b"]).await;
+    // Nobody else is left to ask.
+    let crew = Crew::start(contract(true, 1_500), &["a"]).await;
     let timed = async |task: &str, context: Value| {
         let began = Instant::now();
         let mut context = context;
@@ -238,6 +239,22 @@ async fn a_wait_that_is_asked_for_is_kept_where_there_is_time_for_it() {
     let (reply, took) = timed("t-deadline", json!({"deadline_ms": 2_000})).await;
     assert_eq!((reply.status, crew.received("t-deadline").len()), (429, 1));
     assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test]
+async fn what_one_instance_asks_for_keeps_nobody_from_the_others() {
+    let crew = Crew::start(contract(true, 3_000), &["a", "b", "c"]).await;
+    for wait in ["120", "1"] {
+        crew.answer(move |number| match number {
+            0 => status(503).with("retry-after", wait),
+            _ => good(),
+        });
+        let began = Instant::now();
+        let came = outcome(&crew, &format!("t-{wait}")).await;
+        assert_eq!(came, (200, 2, 2), "{wait}");
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(1), "{wait}: {took:?}");
+    }
 }
 
 /// Ends an instance's sidecar while its application is at work.

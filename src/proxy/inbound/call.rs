@@ -23,7 +23,7 @@ use crate::telemetry::metrics::{Direction, Side};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -136,6 +136,7 @@ impl Call {
             Ok(outcome) => self.finish(attempt, outcome).await,
             Err(again) if again.stands.is_some() => {
                 attempt.withdraw();
+                self.count_request(again.problem.status());
                 self.inbound.refusals.refuse(&again, &self.fields)
             }
             Err(trouble) => self.fail(attempt, trouble).await,
@@ -219,8 +220,14 @@ impl Call {
         trace: Trace,
     ) -> Result<Outcome, Trouble> {
         check::digest(&head.headers, digest, Problem::RequestDigestMismatch)?;
-        self.check_body(Side::Input, &body).await?;
-        self.check_wrappable(&body)?;
+        let crowded_out = match self.check_body(Side::Input, &body).await {
+            Ok(()) => None,
+            Err(crowded) if crowded.problem == Problem::Overloaded => Some(crowded),
+            Err(invalid) => return Err(invalid),
+        };
+        if crowded_out.is_none() {
+            self.check_wrappable(&body)?;
+        }
         // Before all that refuses: "not carried out" must hold of every request of this key, and
         // an earlier one may be under way.
         let before = self
@@ -232,15 +239,19 @@ impl Call {
                 return Ok(self.repeated(attempt, answer, end, failure));
             }
         }
+        if let Some(crowded) = crowded_out {
+            return Err(crowded);
+        }
         self.check_readiness()?;
         let _permit = self.permit()?;
         let sent_by = self.begin_work();
         let speaks = self.inbound.config.protocol.speaks(head.version);
         let token = Token::draw();
+        let key = headers::idempotency_key(&head.headers, &self.ids.call_id);
         let request = self.request(head, body, digest, (&trace, token));
         head::check_outgoing(request.headers(), &self.inbound.config.limits.head)?;
         attempt.advance(State::Dispatched);
-        let step = self.step(digest, (trace, token));
+        let step = self.step(digest, (trace, token)).under(key);
         attempt.note(|report| report.detail = Some(step.links().to_string()));
         let _serving = self.inbound.active.enter(step);
         let answer = self.ask(attempt, (request, speaks), sent_by).await?;
@@ -250,7 +261,10 @@ impl Call {
         self.judge(&answer, output).await?;
         let (end, failure) = answer.verdict();
         if let Some(ticket) = self.ticket.take() {
-            ticket.answered(repeat::kept(&answer, end, failure.clone()));
+            match is_not_now(answer.status) {
+                true => ticket.undone(),
+                false => ticket.answered(repeat::kept(&answer, end, failure.clone())),
+            }
         }
         Ok(Outcome {
             answer,
@@ -438,10 +452,7 @@ impl Call {
     /// The application's path, with the query that came along on the contract's own.
     fn target(&self, received: &Uri) -> Uri {
         let path = self.served.style.path();
-        let query = received
-            .query()
-            .filter(|_| received.path() == self.served.path);
-        let target = match query {
+        let target = match self.served.query(received) {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
         };
@@ -540,6 +551,15 @@ impl Call {
         }
     }
 
+    /// Counts a request that was answered from the record and is no attempt.
+    fn count_request(&self, status: u16) {
+        let later = self.later.as_ref();
+        if later.is_none_or(|patient| patient.later.is_to_be_counted()) {
+            let took = self.began.elapsed();
+            self.served.meters.request_ended(Some(status), took);
+        }
+    }
+
     fn count(&self, end: State, status: u16) {
         let took = self.began.elapsed();
         let meters = &self.served.meters;
@@ -551,6 +571,17 @@ impl Call {
         let metrics = &self.inbound.recorder.metrics;
         metrics.overhead(Direction::Inbound, self.timing.own(took));
     }
+}
+
+/// Says whether the application asks to be asked later, which is no answer to keep.
+fn is_not_now(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_EARLY
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
+    )
 }
 
 /// Says how many calls of the contract are under way, without the one that is answered.

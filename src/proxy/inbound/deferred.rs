@@ -5,14 +5,48 @@ use super::{Inbound, Served, repeat};
 use crate::context::{Fields, Ids};
 use crate::deferred::{Name, Seat};
 use crate::proxy::body::Body;
+use crate::proxy::headers;
 use crate::proxy::intake::Source;
 use crate::proxy::later::{self, Asked, Later, Prefer};
+use crate::proxy::respond::Trouble;
+use crate::task::{Problem, State};
 use http::Response;
 use http::request::Parts;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 impl Inbound {
+    /// Finds a seat for a call that is to be answered later.
+    pub(super) fn seat(
+        &self,
+        served: &Served,
+        fields: &Fields,
+        head: &Parts,
+    ) -> Result<Seat, Trouble> {
+        let mut seat = self.deferred.seat().ok_or_else(|| {
+            let mut crowded = later::crowded();
+            if !served.contract.contract.idempotent && repeat::may_be_known(fields, head) {
+                // An earlier request of this call may be under way, and the record was not
+                // asked: that it was not carried out cannot be said.
+                crowded.executed = None;
+            }
+            crowded
+        })?;
+        let Some(call_id) = fields.call_id.clone() else {
+            return Ok(seat);
+        };
+        let key = headers::idempotency_key(&head.headers, &call_id);
+        let name = Name {
+            scope: repeat::scope(fields, &head.headers),
+            call_id,
+        };
+        match key.is_none_or(|key| self.deferred.claim(&mut seat, name, key)) {
+            true => Ok(seat),
+            false => Err(taken()),
+        }
+    }
+
     /// Has a call carried out by itself, and returns what its caller is told at first.
     pub(super) async fn deferred(
         self: Arc<Self>,
@@ -55,8 +89,15 @@ impl Inbound {
             scope: repeat::scope(fields, &head.headers),
             call_id,
         };
-        let wait = Prefer::read(&head.headers).wait;
-        let answered = later::answer(&self.deferred, &name, wait).await;
+        let answered = later::answer(&self.deferred, &name, head).await;
         answered.unwrap_or_else(|told| self.refusals.refuse(&told.trouble, &told.names))
     }
+}
+
+/// Refuses a call whose id is another one's.
+fn taken() -> Trouble {
+    let detail = "another call of this Hermes-Call-Id is under way, under another \
+                  Idempotency-Key; give each call an id of its own";
+    let in_flight = Trouble::new(Problem::InFlight, detail).stands(State::Executing);
+    in_flight.retry_after(Duration::from_secs(1))
 }

@@ -283,7 +283,7 @@ impl Inbound {
                 self.count(response.status().as_u16(), began);
                 return response;
             }
-            Route::Contract(served) => match self.config.limits.check(&head) {
+            Route::Contract(served) => match self.check(&head) {
                 Ok(()) => {
                     let source = Source::Body(body);
                     return self.made(served, head, source, fields, began).await;
@@ -296,6 +296,12 @@ impl Inbound {
         refusal.await
     }
 
+    /// Refuses what the head alone shows to be no contract call, or none that could be recorded.
+    fn check(&self, head: &Parts) -> Result<(), Trouble> {
+        self.config.limits.check(head)?;
+        repeat::check_key(&head.headers)
+    }
+
     /// Has a call carried out, and waits for its reply unless the caller prefers not to.
     async fn made(
         self: Arc<Self>,
@@ -306,13 +312,13 @@ impl Inbound {
         began: Instant,
     ) -> Response<Body> {
         let prefer = Prefer::take(&mut head.headers);
-        if prefer.respond_async {
-            match self.deferred.seat() {
-                Some(seat) => {
+        if prefer.respond_async && later::can_be_fetched(fields.call_id.as_ref()) {
+            match self.seat(&served, &fields, &head) {
+                Ok(seat) => {
                     let called = (served, head, source, fields, began);
                     return self.deferred(prefer, seat, called).await;
                 }
-                None => source = Source::Refused(Box::new(later::crowded())),
+                Err(trouble) => source = Source::Refused(Box::new(trouble)),
             }
         }
         let presence = Arc::default();

@@ -5,27 +5,29 @@
 //! over its attempts; it counts within the calling application.
 
 use super::{Inbound, Served};
-use crate::context::Fields;
+use crate::context::{Fields, header};
 use crate::identity::Digest;
 use crate::proxy::body::Body;
 use crate::proxy::forward;
 use crate::proxy::headers;
 use crate::proxy::respond::Trouble;
-use crate::reply::{Answer, Found, Name, Ticket};
-use crate::task::{Failure, Problem, State};
+use crate::reply::{Answer, Found, Name, Ticket, Unrecorded};
+use crate::task::{Failure, Id, Problem, State};
+use crate::telemetry::log::Chain;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a call waits for its row; after that it goes on without one, which is counted.
+/// How long a call waits for its row, and as long again for what is known without it. After that
+/// it goes on all the same, which is counted, if it can be no repeat.
 const WAIT: Duration = Duration::from_millis(50);
 /// Keys longer than this are refused: what is kept must be bounded.
 const LONGEST_KEY: usize = 256;
 
 /// What the record says of a call.
 pub enum Before {
-    /// It is to be carried out; without a ticket nobody will know it again.
+    /// It is to be carried out; the ticket says how that ended, where it must not be done twice.
     Nothing(Option<Ticket>),
     /// It was answered: once more, with how it ended.
     Answered(forward::Answer, State, Option<Failure>),
@@ -43,42 +45,97 @@ impl Inbound {
         if served.contract.contract.idempotent {
             return Ok(Before::Nothing(None));
         }
-        let name = name(served, fields, head)?;
-        let found = tokio::time::timeout(WAIT, self.replies.begin(name, payload)).await;
-        let problem = match found {
-            Ok(Ok(Found::New(ticket))) => return Ok(Before::Nothing(Some(ticket))),
-            Ok(Ok(Found::Answered(answer))) => return Ok(again(answer)),
-            Ok(Ok(Found::InFlight)) => refused(
+        let name = name(served, fields, head);
+        let payload = fingerprint(served, head, payload);
+        Err(match self.replies.begin(name, payload, WAIT).await {
+            Found::New(ticket) => return Ok(Before::Nothing(Some(ticket))),
+            Found::Unrecorded(ticket, why) if may_hide(&why, fields, head) => {
+                ticket.undone();
+                tracing::warn!(contract = served.id(), error = %Chain(&why), "a repeat was refused");
+                refused(
+                    Problem::InDoubt,
+                    State::Executing,
+                    "whether this call was begun before cannot be told now; it is not begun again",
+                )
+            }
+            Found::Unrecorded(ticket, why) => {
+                self.unrecorded(served, &why);
+                return Ok(Before::Nothing(Some(ticket)));
+            }
+            Found::Answered(answer) => return Ok(again(answer)),
+            Found::InFlight => refused(
                 Problem::InFlight,
                 State::Executing,
                 "this call is being carried out; ask again for its answer",
             ),
-            Ok(Ok(Found::InDoubt(state))) => refused(
+            Found::InDoubt(state) => refused(
                 Problem::InDoubt,
                 state,
                 "this call was begun and nobody can say what came of it; it is not begun again",
             ),
-            Ok(Ok(Found::OtherPayload(state))) => refused(
+            Found::OtherPayload(state) => refused(
                 Problem::IdempotencyMismatch,
                 state,
                 "this Idempotency-Key stands for another request; use a fresh key",
             ),
-            Ok(Err(error)) => return Ok(self.unrecorded(served, &error)),
-            Err(late) => return Ok(self.unrecorded(served, &late)),
-        };
-        Err(problem)
+        })
     }
 
-    /// Lets a call go on although nobody will know it again.
-    fn unrecorded(&self, served: &Served, error: &dyn std::error::Error) -> Before {
+    /// Tells of a call that goes on although its row is not on disk yet.
+    fn unrecorded(&self, served: &Served, why: &Unrecorded) {
         self.recorder.metrics.durability_degraded();
         tracing::warn!(
             contract = served.id(),
-            %error,
-            "a call goes on unrecorded: sent again, it would be carried out again"
+            error = %Chain(why),
+            "a call goes on unrecorded: after a crash it would not be known again"
         );
-        Before::Nothing(None)
     }
+}
+
+/// Says whether a call may have come before although no row of it is found.
+fn may_hide(why: &Unrecorded, fields: &Fields, head: &Parts) -> bool {
+    let is_another_attempt = fields.attempt.is_some_and(|attempt| attempt > 1);
+    match why {
+        Unrecorded::Late => false,
+        // The row of its first attempt may have failed like this one. Keys of applications must
+        // not fail with the disk; for them the rows that are there have to do.
+        Unrecorded::Failed(_) => is_another_attempt,
+        Unrecorded::Unread(_) | Unrecorded::ReadLate => may_be_known(fields, head),
+    }
+}
+
+/// Says whether a call may be a repeat of one that was made before.
+pub fn may_be_known(fields: &Fields, head: &Parts) -> bool {
+    let is_another_attempt = fields.attempt.is_some_and(|attempt| attempt > 1);
+    is_another_attempt || head.headers.contains_key(header::IDEMPOTENCY_KEY)
+}
+
+/// What the application gets that tells one request from another under the same key: the body,
+/// and the query where that is handed on.
+fn fingerprint(served: &Served, head: &Parts, body: Digest) -> Digest {
+    match served.query(&head.uri) {
+        Some(query) => Digest::of(format!("{body}?{query}").as_bytes()),
+        None => body,
+    }
+}
+
+/// Refuses a key that could not be kept, or that is not one.
+pub fn check_key(headers: &HeaderMap) -> Result<(), Trouble> {
+    let mut given = headers.get_all(header::IDEMPOTENCY_KEY).iter();
+    let (first, second) = (given.next(), given.next());
+    let detail = match (first, second) {
+        (None, _) => return Ok(()),
+        (Some(_), Some(_)) => "there is more than one Idempotency-Key; send one".to_owned(),
+        (Some(_), None) => {
+            let key = headers::own_idempotency_key(headers).unwrap_or_default();
+            let is_visible = key.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            if is_visible && (1..=LONGEST_KEY).contains(&key.len()) {
+                return Ok(());
+            }
+            format!("Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters")
+        }
+    };
+    Err(Trouble::new(Problem::BadContext, detail).executed(false))
 }
 
 fn refused(problem: Problem, state: State, detail: &str) -> Trouble {
@@ -89,20 +146,15 @@ fn refused(problem: Problem, state: State, detail: &str) -> Trouble {
     }
 }
 
-fn name(served: &Served, fields: &Fields, head: &Parts) -> Result<Name, Trouble> {
-    let call_id = fields.call_id.as_ref();
-    let key = call_id.and_then(|call_id| headers::idempotency_key(&head.headers, call_id));
-    let key = key.as_ref().and_then(|key| key.to_str().ok());
-    let key = key.filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
-    let Some(key) = key else {
-        let detail = format!("Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters");
-        return Err(Trouble::new(Problem::BadContext, detail).executed(false));
-    };
-    Ok(Name {
+/// Names a call by a key that was checked with its head, else by its id.
+fn name(served: &Served, fields: &Fields, head: &Parts) -> Name {
+    let own = headers::own_idempotency_key(&head.headers);
+    let call_id = fields.call_id.as_ref().map(Id::as_str);
+    Name {
         scope: scope(fields, &head.headers),
         agent: Arc::from(served.id()),
-        key: Arc::from(key),
-    })
+        key: Arc::from(own.or(call_id).unwrap_or_default()),
+    }
 }
 
 /// Names whose key it is: the calling application, else the peer's address.
@@ -192,6 +244,28 @@ mod tests {
             headers.insert("x-a", HeaderValue::from_bytes(&value).unwrap());
             let kept = pairs(&headers);
             prop_assert_eq!(bytes(&kept[0].1), value);
+        }
+    }
+
+    #[test]
+    fn keys_that_could_not_be_kept_are_refused() {
+        let long = "k".repeat(LONGEST_KEY + 1);
+        for (given, is_key) in [
+            (&[][..], true),
+            (&["order-17"], true),
+            (&["\"order-17\""], true),
+            (&[&long], false),
+            (&[""], false),
+            (&["\"\""], false),
+            (&["a", "b"], false),
+            (&["schl\u{fc}ssel"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for key in given {
+                let key = HeaderValue::from_bytes(key.as_bytes()).unwrap();
+                headers.append(header::IDEMPOTENCY_KEY, key);
+            }
+            assert_eq!(check_key(&headers).is_ok(), is_key, "{given:?}");
         }
     }
 }

@@ -64,7 +64,7 @@ impl Inbound {
             ) => Err(wrong_method("GET")),
             ("/hermes/invoke", _) => Err(wrong_method("POST")),
             (path, method) if path.starts_with(CALLS) => match *method {
-                Method::GET => return self.fetch(&head, &fields).await,
+                Method::GET | Method::HEAD => return self.fetch(&head, &fields).await,
                 _ => Err(wrong_method("GET")),
             },
             _ => Err(Trouble::new(
@@ -160,7 +160,7 @@ impl Inbound {
         let roster = self.roster();
         let refused = match roster.not_yet() {
             Some(not_yet) if roster.is_waiting() => Err(not_yet),
-            _ => self.config.limits.check(&head),
+            _ => self.check(&head),
         };
         if let Err(trouble) = refused {
             return self

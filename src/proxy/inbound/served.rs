@@ -7,7 +7,7 @@ use crate::identity::Allow;
 use crate::proxy::check::Mode;
 use crate::proxy::target;
 use crate::telemetry::metrics;
-use http::Method;
+use http::{Method, Uri};
 use std::sync::Arc;
 
 /// Below it peers call the contracts whose application takes a wrapper: `POST` to
@@ -106,6 +106,12 @@ impl Served {
     /// Returns the contract's id.
     pub fn id(&self) -> &str {
         self.contract.contract.id.as_str()
+    }
+
+    /// Returns the query of a request that is handed on: one that came along on the contract's own
+    /// path.
+    pub(super) fn query<'a>(&self, received: &'a Uri) -> Option<&'a str> {
+        received.query().filter(|_| received.path() == self.path)
     }
 
     /// Says whether the application might take a path for the one where it takes calls.

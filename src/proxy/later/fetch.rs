@@ -1,7 +1,7 @@
 //! Fetching the reply of a call from the sidecar that has acknowledged it.
 
-use super::CALLS;
 use super::prefer::PREFER;
+use super::{ACKNOWLEDGED_WITHIN, CALLS};
 use crate::backoff;
 use crate::context::{Fields, header};
 use crate::proxy::body::Body;
@@ -42,12 +42,16 @@ pub struct Fetching<'a> {
 enum Meaning {
     Reply,
     NotYet,
+    /// The sidecar does not know the call: not any more, or not yet, since it may be carrying out
+    /// an attempt at it that its application has not got.
+    Unknown,
     /// The sidecar does not know any more what became of the call.
     Forgotten,
 }
 
 /// Asks for the reply until it is there or the deadline has passed.
 ///
+/// A call that is unknown there may still be acknowledged; it has the time that it has for that.
 /// A peer that cannot be reached may be on its way back, so only the deadline ends the questions.
 pub async fn fetch(
     upstream: &Arc<Upstream>,
@@ -55,6 +59,7 @@ pub async fn fetch(
     deadline: Deadline,
 ) -> Result<Answer, Trouble> {
     let mut backoff = backoff::Backoff::new(PAUSE, LONGEST_PAUSE);
+    let known_by = Deadline::after(Instant::now(), ACKNOWLEDGED_WITHIN);
     loop {
         let asked = Instant::now();
         let wait = WAIT.min(deadline.left(asked));
@@ -69,7 +74,10 @@ pub async fn fetch(
             Ok(answer) => match meaning(&answer, fetching.call_id) {
                 Meaning::Reply => return Ok(answer),
                 Meaning::Forgotten => return Err(forgotten()),
-                Meaning::NotYet => {}
+                Meaning::Unknown if known_by.left(Instant::now()).is_zero() => {
+                    return Err(forgotten());
+                }
+                Meaning::Unknown | Meaning::NotYet => {}
             },
             Err(forward::Failed::TooLarge(max)) => {
                 let failed = forward::Failed::TooLarge(max);
@@ -128,7 +136,10 @@ fn meaning(answer: &Answer, call_id: &Id) -> Meaning {
         return Meaning::NotYet;
     }
     let is_of_record = |problem| stated::is_of_record(answer, problem);
-    if is_of_record(Problem::NotFound) || is_of_record(Problem::InDoubt) {
+    if is_of_record(Problem::NotFound) {
+        return Meaning::Unknown;
+    }
+    if is_of_record(Problem::InDoubt) {
         return Meaning::Forgotten;
     }
     let named = answer.headers.get(header::CALL_ID);
@@ -192,7 +203,7 @@ mod tests {
             (409, &[call, executing], "in-doubt", "forgotten"),
             (409, &[call, failed], "in-doubt", "forgotten"),
             (409, &[call, failed, relayed], "in-doubt", "reply"),
-            (404, &[], "not-found", "forgotten"),
+            (404, &[], "not-found", "unknown"),
             (404, &[call, failed, relayed], "not-found", "reply"),
             (429, &[], "overloaded", "not yet"),
             (200, &[other, completed, relayed], "", "not yet"),
@@ -201,6 +212,7 @@ mod tests {
             let meant = match meaning(&answer(status, fields, kind), &Id::parse("c").unwrap()) {
                 Meaning::Reply => "reply",
                 Meaning::NotYet => "not yet",
+                Meaning::Unknown => "unknown",
                 Meaning::Forgotten => "forgotten",
             };
             assert_eq!(meant, means, "{status} {fields:?} {kind}");

@@ -23,8 +23,10 @@ use crate::deferred::{Deferred, Found, Name, Open, Reply, Seat, Stage};
 use crate::task::{Deadline, Id, Problem, State};
 use crate::telemetry::metrics;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use hyper::body::Body as HttpBody;
 use prefer::PREFERENCE_APPLIED;
 use serde_json::json;
 use std::sync::{Arc, OnceLock};
@@ -180,8 +182,21 @@ impl Drop for Unended {
     }
 }
 
-/// Answers a request for the reply of a call.
+/// Answers a request for the reply of a call; HEAD gets it without its body.
 pub async fn answer(
+    deferred: &Deferred,
+    name: &Name,
+    head: &Parts,
+) -> Result<Response<Body>, Withheld> {
+    let wait = Prefer::read(&head.headers).wait;
+    let answered = looked_up(deferred, name, wait).await?;
+    match head.method {
+        Method::HEAD => Ok(bodiless(answered)),
+        _ => Ok(answered),
+    }
+}
+
+async fn looked_up(
     deferred: &Deferred,
     name: &Name,
     wait: Option<Duration>,
@@ -257,6 +272,12 @@ fn lost() -> Trouble {
     Trouble::new(Problem::Draining, detail)
 }
 
+/// Says whether a call of this id can be asked for: a client takes dots alone for a step in the
+/// path. Without an id it is given one that can.
+pub fn can_be_fetched(call_id: Option<&Id>) -> bool {
+    call_id.is_none_or(|call_id| !matches!(call_id.as_str(), "." | ".."))
+}
+
 /// Reads the call that a path asks for.
 pub fn call_at(path: &str) -> Option<Id> {
     Id::parse(path.strip_prefix(CALLS)?).ok()
@@ -300,6 +321,15 @@ fn given(reply: &Reply) -> Response<Body> {
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers.clone();
     response
+}
+
+/// Takes the body off, and says how long it would have been.
+fn bodiless(response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Response::from_parts(head, Body::empty())
 }
 
 fn kept(response: Response<Body>) -> Reply {

@@ -1,7 +1,7 @@
 //! Calls that the application prefers to be answered later.
 
 use super::Outbound;
-use super::call::{Call, Plan};
+use super::call::{Call, Plan, acknowledged_by};
 use super::inherit::Errand;
 use super::whom::Callee;
 use crate::context::{Fields, header};
@@ -16,7 +16,7 @@ use crate::proxy::later::{
 use crate::proxy::respond::Trouble;
 use crate::proxy::stated;
 use crate::proxy::upstream::Upstream;
-use crate::task::{Deadline, Id, Problem, State};
+use crate::task::{Id, Problem, State};
 use http::request::Parts;
 use http::{Request, Response};
 use std::sync::Arc;
@@ -51,8 +51,7 @@ impl Outbound {
     pub(super) async fn fetch(&self, call_id: Id, head: &Parts) -> Response<Body> {
         let scope = scope();
         let name = Name { scope, call_id };
-        let wait = Prefer::read(&head.headers).wait;
-        let answered = later::answer(&self.deferred, &name, wait).await;
+        let answered = later::answer(&self.deferred, &name, head).await;
         answered.unwrap_or_else(|told| self.refusals.refuse(&told.trouble, &told.names))
     }
 }
@@ -87,8 +86,7 @@ impl Call {
         let key = request.headers().get(header::IDEMPOTENCY_KEY);
         let is_own_key =
             key.is_some_and(|key| key.as_bytes() == self.ids.call_id.as_str().as_bytes());
-        let within = Deadline::after(Instant::now(), ACKNOWLEDGED_WITHIN);
-        let within = within.earliest(self.clock.ends());
+        let within = acknowledged_by(Instant::now()).earliest(self.clock.ends());
         let asked = self.exchange(attempt, upstream, request, within).await;
         let answer = asked.map_err(unacknowledged)?;
         // An attempt that nobody answered may have begun all the same.
@@ -97,7 +95,10 @@ impl Call {
             return Ok(answer);
         }
         let now = Instant::now();
-        attempt.advance(State::Executing);
+        // Asked again for what is still under way, it has moved before.
+        if !plan.is_acknowledged {
+            attempt.advance(State::Executing);
+        }
         self.clock.acknowledged(now);
         plan.is_acknowledged = true;
         plan.deadline = self.clock.attempt_ends(now, plan.contract());

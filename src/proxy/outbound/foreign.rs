@@ -1,14 +1,16 @@
 //! Hosts of `outbound.allow_hosts`: requests that pass unchecked to who is no agent.
 //!
-//! - no field of ours but `Via` goes there: the context is nobody else's business
+//! - no field of ours but `Via` goes there: the context is nobody else's business, nor is the
+//!   idempotency key of a call that is served here
 //! - trace fields are kept as they come, but for our token; no redirect is followed, nothing is
 //!   decoded or kept
 //! - a link-local address is taken only where the list names it literally: a name that resolves
 //!   to one is most likely a trick to reach the machine's metadata service
 
 use super::Outbound;
-use crate::context::{self, Fields, Trace, header};
+use crate::context::{self, Fields, Origin, Trace, header};
 use crate::identity::Authority;
+use crate::proxy::active::{Parent, Step};
 use crate::proxy::body::Body;
 use crate::proxy::headers;
 use crate::proxy::passing::Passing;
@@ -19,6 +21,7 @@ use crate::task::Problem;
 use http::Response;
 use http::request::Parts;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest wait for a name to be resolved.
@@ -29,12 +32,33 @@ impl Outbound {
         &self,
         host: &str,
         port: u16,
-        head: Parts,
+        mut head: Parts,
         body: Received,
+        fields: &Fields,
     ) -> Response<Body> {
+        if self.hands_on_served_key(fields, &head) {
+            head.headers.remove(header::IDEMPOTENCY_KEY);
+        }
         match self.passed_on(host, port, head, body).await {
             Ok(response) => response,
             Err(trouble) => self.refusals.refuse(&trouble, &Fields::default()),
+        }
+    }
+
+    /// Says whether a request carries the key under which this application was asked: one who
+    /// hands on all it was sent would have a host take different requests for one.
+    fn hands_on_served_key(&self, fields: &Fields, head: &Parts) -> bool {
+        let Some(key) = headers::own_idempotency_key(&head.headers) else {
+            return false;
+        };
+        let is_served = |step: &Arc<Step>| {
+            let served = step.key.as_ref();
+            served.is_some_and(|served| served.as_bytes() == key.as_bytes())
+        };
+        match self.active.parent_of(fields, &Origin::of(&head.headers)) {
+            Parent::Step(step) => is_served(&step),
+            Parent::Task(step) => self.active.of_task(&step.task_id).iter().any(is_served),
+            Parent::None | Parent::Unknown => false,
         }
     }
 

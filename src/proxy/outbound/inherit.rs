@@ -6,7 +6,7 @@ use crate::proxy::active::{Parent, Step};
 use crate::proxy::headers;
 use crate::route;
 use crate::task::{Deadline, Id};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use std::sync::Arc;
 
 /// A request for an agent with its context complete, before its agent is found.
@@ -23,6 +23,9 @@ pub struct Errand {
 pub struct Heritage {
     /// The step that makes the call, if it is known.
     pub parent: Option<Arc<Step>>,
+    /// The keys under which this application was asked, where the call is part of a task served
+    /// here: one that is handed on with them is not the call's own.
+    pub served_keys: Vec<HeaderValue>,
     /// What is left of the task's time, where the call is part of a task served here.
     pub deadline: Option<Deadline>,
     /// The task id was minted here: nobody else can know it.
@@ -107,7 +110,14 @@ impl Outbound {
         own.step_id.get_or_insert_with(Id::mint);
         own.requester
             .get_or_insert_with(|| self.config.application.clone());
+        // Of a parent that is not known, any step of its task may be it.
+        let served = match (&parent, &step) {
+            (Some(parent), _) => vec![parent.clone()],
+            (None, Some(of_task)) => self.active.of_task(&of_task.task_id),
+            (None, None) => Vec::new(),
+        };
         let heritage = Heritage {
+            served_keys: served.iter().filter_map(|step| step.key.clone()).collect(),
             deadline: step.as_ref().map(|step| step.deadline),
             parent,
             minted,

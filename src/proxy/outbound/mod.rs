@@ -230,7 +230,7 @@ impl Outbound {
                 self.native(whom, head, body, fields, began).await
             }
             Ok(Route::Foreign { host, port }) => {
-                let response = self.pass_on(&host, port, head, body).await;
+                let response = self.pass_on(&host, port, head, body, &fields).await;
                 self.count(response.status().as_u16(), began);
                 response
             }

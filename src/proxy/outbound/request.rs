@@ -50,16 +50,11 @@ impl Call {
         request
     }
 
-    /// The application's own key, but not the one of the call it serves; else the call's id.
+    /// The application's own key, but not that of a call it serves; else the call's id.
     fn idempotency_key(&self, head: &Parts) -> Option<HeaderValue> {
         let call_id = &self.ids.call_id;
-        let served = self
-            .heritage
-            .parent
-            .as_ref()
-            .map(|step| step.call_id.as_str());
         let key = headers::idempotency_key(&head.headers, call_id)?;
-        if key.to_str().ok() == served && served.is_some() {
+        if self.heritage.served_keys.contains(&key) {
             return HeaderValue::from_str(call_id.as_str()).ok();
         }
         Some(key)

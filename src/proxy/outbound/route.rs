@@ -55,10 +55,17 @@ pub fn route(head: &Parts, local: &Local) -> Result<Route, Trouble> {
     }
     let asked = local.asked(&head.headers, &head.uri);
     match asked.map_err(|refused| Trouble::new(Problem::HostRefused, refused.to_string()))? {
-        Asked::Agent(label) => Ok(Route::Agent {
-            whom: Whom::of_host(&label)?,
-            target: target(path, &head.uri)?,
-        }),
+        Asked::Agent(label) => {
+            let whom = Whom::of_host(&label)?;
+            // Where a 202 was given under the agent's name, its Location leads here.
+            if let (&Method::GET | &Method::HEAD, Some(call_id)) =
+                (&head.method, later::call_at(path))
+            {
+                return Ok(Route::Reply(call_id));
+            }
+            let target = target(path, &head.uri)?;
+            Ok(Route::Agent { whom, target })
+        }
         Asked::Allowed(authority) => Ok(Route::Foreign {
             host: authority.host.to_owned(),
             port: authority.port.unwrap_or(80),
@@ -85,7 +92,7 @@ fn own(path: &str, head: &Parts) -> Result<Route, Trouble> {
     }
     if path.starts_with(CALLS) {
         return match head.method {
-            Method::GET => later::call_at(path)
+            Method::GET | Method::HEAD => later::call_at(path)
                 .map(Route::Reply)
                 .ok_or_else(later::unknown),
             _ => Err(Trouble {
@@ -220,9 +227,26 @@ mod tests {
             ("POST", "localhost", "/hermes/discover", "discover"),
             ("GET", "localhost", "/hermes/discover", "method-not-allowed"),
             ("GET", "localhost", "/hermes/calls/c-1:~", "reply of c-1:~"),
+            ("HEAD", "localhost", "/hermes/calls/c", "reply of c"),
             ("GET", "localhost", "/hermes/calls/", "not-found"),
             ("GET", "localhost", "/hermes/calls/a/b", "not-found"),
             ("POST", "localhost", "/hermes/calls/c", "method-not-allowed"),
+            ("GET", "a-v1.0.hermes", "/hermes/calls/c?x", "reply of c"),
+            ("HEAD", "a-v1.hermes", "/hermes/calls/c", "reply of c"),
+            ("GET", "x", "http://a-v1.0.hermes/hermes/calls/c", "reply of c"),
+            ("GET", "a.hermes", "/hermes/calls/c", "unknown-agent"),
+            (
+                "POST",
+                "a-v1.0.hermes",
+                "/hermes/calls/c",
+                "a-v1.0 /hermes/calls/c",
+            ),
+            (
+                "GET",
+                "a-v1.0.hermes",
+                "/hermes/calls/c/d",
+                "a-v1.0 /hermes/calls/c/d",
+            ),
             (
                 "POST",
                 "a-v1.0.hermes",

@@ -32,7 +32,8 @@ pub struct Rules {
     pub doubts_repeats: bool,
     /// The record is looked at before anything that may refuse a call as not carried out.
     pub is_record_first: bool,
-    /// A row that was in flight when its process died is a doubt, not gone.
+    /// A row that was in flight when its process died, or whose end was not kept, is a doubt, not
+    /// gone.
     pub keeps_doubts: bool,
     /// Nothing is begun any more once the call's deadline has passed.
     pub minds_deadline: bool,
@@ -40,6 +41,8 @@ pub struct Rules {
     pub settles_once: bool,
     /// What is said not to be carried out is let go of.
     pub lets_go: bool,
+    /// Another attempt is not begun where the record cannot be asked.
+    pub doubts_unread: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +66,8 @@ pub enum Step {
     /// A request arrives and breaks the contract.
     FindInvalid(Message),
     Lose(Message),
+    /// A request arrives, and the record cannot be asked in time.
+    ArriveUnread(Message),
     /// Somebody between sends the request again, since no answer came, and drops the former one.
     Repeat,
     /// The application gets the request.
@@ -81,6 +86,12 @@ pub enum Step {
         run: Run,
         end: State,
         is_refusal: bool,
+    },
+    /// The application answers, and the record does not keep it.
+    AnswerUnkept {
+        site: usize,
+        run: Run,
+        end: State,
     },
     /// The application dies.
     Reset {
@@ -143,6 +154,13 @@ impl Model for Call {
             Step::Lose(message) => {
                 world.faults.losses -= 1;
                 remove(&mut world, message);
+            }
+            Step::ArriveUnread(message) => self.receive_unread(&mut world, message),
+            Step::AnswerUnkept { site, run, end } => {
+                world.faults.unrecorded -= 1;
+                finish(&mut world, site, run);
+                world.sites[site].row = self.rules.keeps_doubts.then_some(Row::InDoubt);
+                self.reply(&mut world, run, end, false, true);
             }
             Step::Repeat => {
                 world.faults.repeats -= 1;
@@ -259,6 +277,9 @@ impl Call {
             }
             let site = &world.sites[world.caller.attempts[message.attempt].site];
             if message.said == Said::Request && !site.is_down {
+                if world.faults.unrecorded > 0 && !self.is_idempotent {
+                    steps.push(Step::ArriveUnread(*message));
+                }
                 if site.row.is_none() || !self.rules.is_record_first {
                     steps.push(Step::Refuse(*message));
                 }
@@ -412,6 +433,31 @@ impl Call {
         }
     }
 
+    /// Receives a request whose row can be neither written in time nor read: only what is under way
+    /// in this process is known.
+    fn receive_unread(&self, world: &mut World, message: Message) {
+        world.faults.unrecorded -= 1;
+        remove(world, message);
+        let Message { attempt, copy, .. } = message;
+        let site = &mut world.sites[world.caller.attempts[attempt].site];
+        if site.row == Some(Row::InFlight) {
+            return self.answer(world, attempt, copy, Said::InFlight);
+        }
+        if attempt > 0 && self.rules.doubts_unread {
+            return self.answer(world, attempt, copy, Said::InDoubt);
+        }
+        let run = Run {
+            attempt,
+            copy,
+            is_sent: false,
+            // The row comes late, unless there is one.
+            has_ticket: site.row.is_none(),
+        };
+        site.row.get_or_insert(Row::InFlight);
+        site.runs.push(run);
+        site.runs.sort_unstable();
+    }
+
     /// A sidecar dies with all its connections; what is on disk stays.
     fn crash(&self, world: &mut World, number: usize) {
         world.faults.crashes -= 1;
@@ -516,6 +562,11 @@ fn site_steps(world: &World, number: usize, site: &Site, steps: &mut Vec<Step>) 
                 end,
                 is_refusal,
             });
+        }
+        if run.has_ticket && world.faults.unrecorded > 0 {
+            for end in [State::Completed, State::FailedExecution] {
+                steps.push(Step::AnswerUnkept { site, run, end });
+            }
         }
         steps.push(Step::CalleeTimer { site, run });
         if crashes > 0 {

@@ -24,16 +24,28 @@ const RULES: Rules = Rules {
     minds_deadline: true,
     settles_once: true,
     lets_go: true,
+    doubts_unread: true,
 };
 
-/// A loss, a repeated request, a death.
-const MISFORTUNES: [Faults; 3] = [faults(1, 0, 0), faults(0, 1, 0), faults(0, 0, 1)];
+/// A loss, a repeated request, a death, a record that fails.
+const MISFORTUNES: [Faults; 4] = [
+    faults(1, 0, 0),
+    faults(0, 1, 0),
+    faults(0, 0, 1),
+    UNRECORDED,
+];
+
+const UNRECORDED: Faults = Faults {
+    unrecorded: 1,
+    ..faults(0, 0, 0)
+};
 
 const fn faults(losses: u8, repeats: u8, crashes: u8) -> Faults {
     Faults {
         losses,
         repeats,
         crashes,
+        unrecorded: 0,
     }
 }
 
@@ -146,6 +158,20 @@ fn a_request_must_not_be_refused_while_it_is_carried_out() {
     let mut wrong = call(false, 1, faults(0, 1, 0));
     wrong.rules.is_record_first = false;
     breaks_one_of(&[TWICE, "a refused attempt is executed"], &wrong);
+}
+
+#[test]
+fn a_repeat_that_cannot_be_looked_up_must_not_be_carried_out() {
+    let mut wrong = call(false, 1, UNRECORDED);
+    wrong.rules.doubts_unread = false;
+    breaks(TWICE, &wrong);
+}
+
+#[test]
+fn an_end_that_is_not_kept_must_leave_a_doubt() {
+    let mut wrong = call(false, 1, UNRECORDED);
+    wrong.rules.keeps_doubts = false;
+    breaks(TWICE, &wrong);
 }
 
 #[test]

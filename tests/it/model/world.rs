@@ -29,6 +29,8 @@ pub struct Faults {
     pub repeats: u8,
     /// Deaths of a sidecar or an application.
     pub crashes: u8,
+    /// Look-ups of the record that give up, and ends that it does not keep.
+    pub unrecorded: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

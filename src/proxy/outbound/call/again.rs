@@ -79,14 +79,17 @@ impl Call {
         Some(self.send(attempt, plan, order, AttemptKind::Retry).await)
     }
 
-    /// Says how long to wait: not at all where another instance may do what was not begun.
+    /// Says how long to wait: not at all where another instance may do what was not begun. How long
+    /// an instance asks to be left alone binds no other.
     fn wait(&self, tries: &mut Tries, last: &Outcome, next: Next) -> Duration {
-        let untouched = last.execution == Execution::Not && next == Next::Elsewhere;
-        if untouched && self.has_others(tries) {
-            return Duration::ZERO;
+        match next == Next::Elsewhere && self.has_others(tries) {
+            true if last.execution == Execution::Not => Duration::ZERO,
+            true => tries.backoff.next_wait(),
+            false => {
+                let asked = last.wait.unwrap_or_default();
+                tries.backoff.next_wait().max(asked)
+            }
         }
-        let asked = last.wait.unwrap_or_default();
-        tries.backoff.next_wait().max(asked)
     }
 
     fn has_others(&self, tries: &Tries) -> bool {

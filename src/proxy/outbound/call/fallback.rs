@@ -107,7 +107,9 @@ impl Call {
         let mut plan = self.plan(&callee, chosen);
         plan.relied_on = Some(original.clone());
         let timeout = plan.contract().constraints.timeout;
-        if !plan.deadline.leaves_time(Instant::now(), timeout) {
+        // One that is answered later may have time for its work, and none to be acknowledged.
+        let ends = plan.deadline.earliest(self.clock.ends());
+        if !ends.leaves_time(Instant::now(), timeout) {
             let detail = "the deadline left no time for it";
             return Err(Trouble::new(Problem::BudgetExhausted, detail));
         }

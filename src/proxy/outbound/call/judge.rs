@@ -133,7 +133,8 @@ impl Call {
         answer: Answer,
     ) -> Result<Outcome, Trouble> {
         let executed = stated::executed(&answer).unwrap_or(true);
-        if executed {
+        // One that was acknowledged is there already.
+        if executed && !plan.is_acknowledged {
             attempt.advance(State::Executing);
         }
         head::check_answer(&answer.headers, &self.outbound.config.limits.head)?;

@@ -13,6 +13,7 @@ mod judge;
 mod time;
 
 pub use attempt::Plan;
+pub use time::acknowledged_by;
 
 use super::Outbound;
 use super::inherit::{Errand, Heritage};

@@ -1,6 +1,7 @@
 //! How long a call may take: one clock, which no attempt restarts.
 //!
-//! The time of a call that is answered later begins anew with its acknowledgement, once.
+//! The time of a call that is answered later begins anew with its acknowledgement, once; until then
+//! all its attempts together have the time for that.
 
 use crate::contract::{Contract, ContractId};
 use crate::proxy::later::ACKNOWLEDGED_WITHIN;
@@ -27,7 +28,6 @@ pub struct Clock {
 struct Granted {
     from: Instant,
     whole: Duration,
-    attempts: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,6 @@ impl Clock {
         self.granted.get_or_insert(Granted {
             from: now,
             whole: attempt(contract).saturating_mul(attempts),
-            attempts,
         });
     }
 
@@ -118,12 +117,7 @@ impl Clock {
             match acknowledgement {
                 Acknowledgement::NotAwaited => Deadline::after(granted.from, whole),
                 Acknowledgement::At(instant) => Deadline::after(instant, whole),
-                // Each attempt may fail to be acknowledged, and is then followed by the next.
-                Acknowledgement::Awaited => {
-                    let attempts = granted.attempts + self.fallbacks.len() as u32;
-                    let unacknowledged = ACKNOWLEDGED_WITHIN * attempts;
-                    Deadline::after(granted.from, whole.saturating_add(unacknowledged))
-                }
+                Acknowledgement::Awaited => acknowledged_by(granted.from),
             }
         });
         let ends = [asked.or(granted), self.inherited].into_iter().flatten();
@@ -135,6 +129,12 @@ impl Clock {
     pub fn attempt_ends(&self, now: Instant, contract: &Contract) -> Deadline {
         Deadline::after(now, attempt(contract)).earliest(self.work_ends(now))
     }
+}
+
+/// Returns until when a caller waits for an acknowledgement that is asked for now: with the grace
+/// for a callee that says at the very end that there is none.
+pub fn acknowledged_by(now: Instant) -> Deadline {
+    Deadline::after(now, ACKNOWLEDGED_WITHIN.saturating_add(GRACE))
 }
 
 /// Returns how long a caller waits for one attempt: the contract's timeout, and the grace for a
@@ -178,6 +178,27 @@ mod tests {
         assert_eq!(left(&clock, later), 1_600);
         let attempt = clock.attempt_ends(later, &contract("a-v1.0", 500));
         assert_eq!(attempt.left(later).as_millis(), 700);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_attempts_together_wait_for_one_acknowledgement() {
+        let now = Instant::now();
+        let mut clock = Clock::new(now, Some(Duration::from_millis(400)), None);
+        clock.await_acknowledgement();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        // Not counted from before the agent was found.
+        let granted = Instant::now();
+        clock.grant(granted, &contract("a-v1.0", 20_000));
+        clock.add(&contract("b-v1.0", 20_000));
+        assert_eq!(left(&clock, granted), 3_200);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(left(&clock, Instant::now()), 200);
+        // From the acknowledgement on it has what its caller asked for.
+        let acknowledged = Instant::now();
+        clock.acknowledged(acknowledged);
+        assert_eq!(left(&clock, acknowledged), 400);
+        clock.acknowledged(acknowledged + Duration::from_secs(5));
+        assert_eq!(left(&clock, acknowledged), 400);
     }
 
     #[tokio::test(start_paused = true)]
