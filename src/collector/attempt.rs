@@ -276,8 +276,11 @@ impl<'a> Attempt<'a> {
         self.told.iter().flat_map(of).chain(foreign).collect()
     }
 
-    /// Returns each state once, in life order, with who saw it best: the caller knows when a call
+    /// Returns each state once, in order of time, with who saw it best: the caller knows when a call
     /// was sent, the callee when it was executed, and who decided knows the end.
+    ///
+    /// Clocks differ, but a fallback's own attempt begins by its caller's choice, and nothing
+    /// follows an end.
     pub(super) fn states(&self) -> Vec<(StateAt, Reporter)> {
         let mut states: Vec<(StateAt, Reporter)> = Vec::new();
         for state in State::ALL.into_iter().filter(|state| !state.is_end()) {
@@ -294,11 +297,18 @@ impl<'a> Attempt<'a> {
             }
             states.extend(seen.first());
         }
+        let chosen = self
+            .by(Reporter::Caller)
+            .and_then(|report| report.states.first());
+        let is_chosen = |state| {
+            state == State::FallbackInvoked && chosen.is_some_and(|first| first.state == state)
+        };
+        // Of the same moment, life order stays.
+        states.sort_by_key(|(at, _)| (!is_chosen(at.state), at.at));
         if let Some(at) = self.ended_at() {
             let state = self.state;
             states.push((StateAt { state, at }, self.decisive.reporter));
         }
-        states.sort_by_key(|(at, _)| rank(at.state));
         states
     }
 

@@ -146,37 +146,86 @@ fn reporters_are_weighed() {
 }
 
 #[test]
-fn states_are_merged_in_life_order() {
-    let reports = [
-        told(
-            Reporter::Callee,
-            &[(Dispatched, 2), (Executing, 3), (Completed, 80)],
-        )
-        .plain(),
-        told(
-            Reporter::Caller,
-            &[
-                (Pending, 0),
-                (Dispatched, 5),
-                (Executing, 6),
-                (Completed, 90),
+fn states_are_merged_in_order_of_time() {
+    use Reporter::{Callee, Caller};
+    type Row = (&'static str, Vec<Told>, Vec<(State, u64, Reporter)>);
+    let rows: [Row; 4] = [
+        (
+            "each by who saw it best",
+            vec![
+                told(Callee, &[(Dispatched, 2), (Executing, 8), (Completed, 80)]).plain(),
+                told(
+                    Caller,
+                    &[
+                        (Pending, 0),
+                        (Dispatched, 5),
+                        (Executing, 9),
+                        (Completed, 90),
+                    ],
+                )
+                .plain(),
             ],
-        )
-        .plain(),
+            vec![
+                (Pending, 0, Caller),
+                (Dispatched, 5, Caller),
+                (Executing, 8, Callee),
+                (Completed, 90, Caller),
+            ],
+        ),
+        (
+            "a retry that only its callee calls pending",
+            vec![
+                told(Caller, &[(Dispatched, 198), (Completed, 290)]).plain(),
+                told(
+                    Callee,
+                    &[(Pending, 199), (Executing, 199), (Completed, 280)],
+                )
+                .plain(),
+            ],
+            vec![
+                (Dispatched, 198, Caller),
+                (Pending, 199, Callee),
+                (Executing, 199, Callee),
+                (Completed, 290, Caller),
+            ],
+        ),
+        (
+            "a fallback whose callee's clock is behind",
+            vec![
+                told(Callee, &[(Pending, 50), (Executing, 52)]).plain(),
+                told(Caller, &[(FallbackInvoked, 100), (Dispatched, 101)]).plain(),
+            ],
+            vec![
+                (FallbackInvoked, 100, Caller),
+                (Pending, 50, Callee),
+                (Executing, 52, Callee),
+                (Dispatched, 101, Caller),
+            ],
+        ),
+        (
+            "an end by a clock that is behind",
+            vec![
+                told(Caller, &[(Pending, 0), (Completed, 90)]).plain(),
+                told(Callee, &[(Executing, 500), (Completed, 580)]).plain(),
+            ],
+            vec![
+                (Pending, 0, Caller),
+                (Executing, 500, Callee),
+                (Completed, 90, Caller),
+            ],
+        ),
     ];
-    let attempts = attempts(&reports);
-    let states: Vec<(State, u64, Reporter)> = attempts[0]
-        .states()
-        .into_iter()
-        .map(|(at, reporter)| (at.state, at.at.millis(), reporter))
-        .collect();
-    let expected = [
-        (Pending, 0, Reporter::Caller),
-        (Dispatched, 5, Reporter::Caller),
-        (Executing, 3, Reporter::Callee),
-        (Completed, 90, Reporter::Caller),
-    ];
-    assert_eq!(states, expected);
+    for (what, mut reports, expected) in rows {
+        for _ in 0..2 {
+            let attempts = attempts(&reports);
+            let states = attempts[0].states().into_iter();
+            let states: Vec<(State, u64, Reporter)> = states
+                .map(|(at, reporter)| (at.state, at.at.millis(), reporter))
+                .collect();
+            assert_eq!(states, expected, "{what}");
+            reports.reverse();
+        }
+    }
 }
 
 #[test]
