@@ -5,7 +5,7 @@ mod speaker;
 
 use super::Desk;
 use super::attempt::Told;
-use super::book::{BookError, Recorded};
+use super::book::{BookError, MOST_CALLS, Recorded};
 use super::compare::compare;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
@@ -308,8 +308,15 @@ fn unreadable(error: &BodyError) -> Refusal {
 
 async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     let calls = reports(&desk, &id).await?;
+    let all = count_calls(&desk, &id).await?;
     let view = view::task(&calls, Timestamp::now()).ok_or_else(|| unknown(&desk, &id))?;
-    Ok(fresh(Json(view)))
+    Ok(fresh(Json(view.of_newest(all.min(MOST_CALLS), all))))
+}
+
+async fn count_calls(desk: &Desk, id: &str) -> Result<usize, Refusal> {
+    let parsed = Id::parse(id).or(Err(unknown(desk, id)))?;
+    let count = desk.book.count_calls(parsed).await;
+    count.map_err(|error| failed(&error))
 }
 
 async fn compared(

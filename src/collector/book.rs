@@ -13,6 +13,9 @@ use crate::telemetry::metrics::{Collector as Metrics, Received};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Calls of one task that are shown at most; the newest.
+pub(super) const MOST_CALLS: usize = 1_000;
+
 /// What became of a batch.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
@@ -97,11 +100,19 @@ impl Book {
         }
     }
 
-    /// Reads all that is known of a task, grouped by call.
+    /// Reads what is known of a task, grouped by call: of its newest `MOST_CALLS`.
     pub(super) async fn task(&self, task_id: Id) -> Result<Vec<Vec<Told>>, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.task(task_id).await?),
             Self::Postgres(book) => Ok(book.task(task_id).await?),
+        }
+    }
+
+    /// Counts all calls of a task.
+    pub(super) async fn count_calls(&self, task_id: Id) -> Result<usize, BookError> {
+        match self {
+            Self::Sqlite(book) => Ok(book.count_calls(task_id).await?),
+            Self::Postgres(book) => Ok(book.count_calls(task_id).await?),
         }
     }
 

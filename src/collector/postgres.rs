@@ -99,6 +99,14 @@ impl Book {
         .await
     }
 
+    pub(super) async fn count_calls(&self, task_id: Id) -> Result<usize, Error> {
+        self.ask(|lease| {
+            let task_id = task_id.clone();
+            Box::pin(async move { read::count_calls(lease, &task_id).await })
+        })
+        .await
+    }
+
     pub(super) async fn tasks(&self, filter: Filter, now: Timestamp) -> Result<Page, Error> {
         self.ask(|lease| Box::pin(read::page(lease, filter.clone(), now)))
             .await

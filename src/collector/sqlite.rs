@@ -132,10 +132,16 @@ impl Book {
             .await
     }
 
-    /// Reads all that is known of a task, grouped by call.
+    /// Reads what is known of a task, grouped by call.
     pub(super) async fn task(&self, task_id: Id) -> Result<Vec<Vec<Told>>, StoreError> {
         self.store
             .read(move |connection| read::load_task(connection, &task_id))
+            .await
+    }
+
+    pub(super) async fn count_calls(&self, task_id: Id) -> Result<usize, StoreError> {
+        self.store
+            .read(move |connection| read::count_calls(connection, &task_id))
             .await
     }
 

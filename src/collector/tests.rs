@@ -290,6 +290,29 @@ async fn a_token_guards_reports_and_tasks() {
 }
 
 #[tokio::test]
+async fn a_task_of_too_many_calls_says_what_is_not_shown() {
+    let world = World::new().await;
+    let call = |n: u64| {
+        let mut report = report("t", Caller, &[(Pending, 1_000 + n), (Completed, 1_005 + n)]);
+        report.call_id = Id::parse(&format!("call-{n}")).unwrap();
+        report.step_id = Id::parse(&format!("step-{n}")).unwrap();
+        report
+    };
+    let reports: Vec<Report> = (0..1_000).map(call).collect();
+    world.tell(&reports).await;
+    let whole = world.json("/tasks/t").await;
+    assert_eq!(whole.get("truncated"), None);
+    world.tell(&[call(1_000), call(1_001)]).await;
+    let task = world.json("/tasks/t").await;
+    assert_eq!(task["steps"].as_array().unwrap().len(), 1_000);
+    assert_eq!(task["steps"][0]["step_id"], "step-2");
+    assert_eq!(task["truncated"], json!({"shown": 1_000, "calls": 1_002}));
+    let verdict = task["verdict"].as_str().unwrap();
+    let said = "; only the newest 1000 of its 1002 calls are looked at";
+    assert!(verdict.ends_with(said), "{verdict}");
+}
+
+#[tokio::test]
 async fn lists_are_filtered_and_paged() {
     let world = World::new().await;
     let end = |n| if n % 2 == 0 { Completed } else { Timeout };

@@ -4,15 +4,12 @@ use super::fault::Error;
 use super::pool::Lease;
 use super::write::{millis, storable, voice};
 use crate::collector::attempt::Told;
-use crate::collector::book::OpenCounts;
+use crate::collector::book::{MOST_CALLS, OpenCounts};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, SlaLevel, State, StateAt, Timestamp};
 use std::collections::HashMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-
-/// Calls of one task that are shown at most; the newest.
-const MOST_CALLS: i64 = 1_000;
 
 /// Rows that one query of a list looks at, and how many it fetches at a time.
 const WINDOW: usize = 20_000;
@@ -26,6 +23,8 @@ const OF_TASK: &str = "
     ) AS newest
     JOIN hermes.reports AS told USING (call_id)
     ORDER BY newest.started_at, call_id, told.attempt, told.voice";
+
+const CALLS_OF_TASK: &str = "SELECT count(*) FROM hermes.calls WHERE task_id = $1";
 
 const CONFLICTS_OF_TASK: &str = "
     SELECT call_id, attempt, voice, conflicts.state, at FROM hermes.conflicts
@@ -106,7 +105,7 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
     let conflicts = lease.prepared(CONFLICTS_OF_TASK).await?;
     let client = lease.client();
     let id = task_id.as_str();
-    let params: [&(dyn ToSql + Sync); 2] = [&id, &MOST_CALLS];
+    let params: [&(dyn ToSql + Sync); 2] = [&id, &(MOST_CALLS as i64)];
     let (rows, conflicts) = tokio::try_join!(
         client.query(&statement, &params),
         client.query(&conflicts, &params[..1])
@@ -126,6 +125,14 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
         told.conflicts = found.remove(&key).unwrap_or_default();
     }
     Ok(calls)
+}
+
+pub(super) async fn count_calls(lease: &mut Lease, task_id: &Id) -> Result<usize, Error> {
+    let statement = lease.prepared(CALLS_OF_TASK).await?;
+    let id = task_id.as_str();
+    let row = lease.client().query_one(&statement, &[&id]).await?;
+    let count: i64 = row.try_get(0)?;
+    Ok(count.max(0) as usize)
 }
 
 pub(super) async fn overdue(

@@ -2,13 +2,10 @@
 
 use super::{millis, sla_level, state, timestamp};
 use crate::collector::attempt::Told;
-use crate::collector::book::OpenCounts;
+use crate::collector::book::{MOST_CALLS, OpenCounts};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, StateAt, Timestamp};
 use rusqlite::{Connection, params};
-
-/// Calls of one task that are shown at most; the newest.
-const MOST_CALLS: i64 = 1_000;
 
 /// Rows that one query of a list looks at.
 const WINDOW: usize = 20_000;
@@ -53,7 +50,7 @@ pub(super) fn load_task(connection: &Connection, task_id: &Id) -> rusqlite::Resu
     let mut statement = connection.prepare_cached(
         "SELECT call_id FROM calls WHERE task_id = ?1 ORDER BY started_at DESC LIMIT ?2",
     )?;
-    let rows = statement.query_map(params![task_id.as_str(), MOST_CALLS], |row| {
+    let rows = statement.query_map(params![task_id.as_str(), MOST_CALLS as i64], |row| {
         row.get::<_, String>(0)
     })?;
     let mut calls = Vec::new();
@@ -65,6 +62,13 @@ pub(super) fn load_task(connection: &Connection, task_id: &Id) -> rusqlite::Resu
     }
     calls.reverse();
     Ok(calls)
+}
+
+pub(super) fn count_calls(connection: &Connection, task_id: &Id) -> rusqlite::Result<usize> {
+    let mut statement =
+        connection.prepare_cached("SELECT count(*) FROM calls WHERE task_id = ?1")?;
+    let count: i64 = statement.query_row([task_id.as_str()], |row| row.get(0))?;
+    Ok(count.max(0) as usize)
 }
 
 pub(super) fn load_overdue(
