@@ -130,6 +130,29 @@ async fn collectors_that_start_together_make_the_tables_once() {
 }
 
 #[tokio::test]
+async fn a_collector_that_waited_for_the_tables_finds_them_made() {
+    let mut postgres = Postgres::start().await;
+    let url = postgres.url();
+    // The lock that migrations are applied under, held until both wait for it.
+    let client = postgres.client("hermes").await;
+    let lock = "BEGIN; SELECT pg_advisory_xact_lock(5216649887406188903)";
+    client.batch_execute(lock).await.unwrap();
+    let started = async { tokio::join!(collector(&url), collector(&url)) };
+    let free = async {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        wait_until(SENT_WITHIN, "two that wait", async || {
+            postgres.number(waiting).await >= 2
+        })
+        .await;
+        client.batch_execute("COMMIT").await.unwrap();
+    };
+    let ((one, other), ()) = tokio::join!(started, free);
+    for of in [&one, &other] {
+        assert!(!of.log().contains("ERROR"), "{}", of.log());
+    }
+}
+
+#[tokio::test]
 async fn a_collector_killed_before_its_answer_loses_nothing() {
     let mut postgres = Postgres::start_durable().await;
     let url = postgres.url();
