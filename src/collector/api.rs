@@ -13,6 +13,7 @@ use super::view;
 use crate::apart;
 use crate::socket::Peer;
 use crate::task::{Id, Problem, Timestamp};
+use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::Received;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::body::{Body, Bytes, to_bytes};
@@ -175,7 +176,7 @@ async fn report_status(
     desk.stores.store(recorded.is_ok(), Ordering::Relaxed);
     let recorded = recorded.map_err(|error| {
         if !error.is_repeat() {
-            tracing::error!(error = &error as &dyn Error, "reports could not be stored");
+            tracing::error!(error = %Chain(&error), "reports could not be stored");
         }
         Refusal::store(&error)
     })?;
@@ -392,10 +393,7 @@ async fn list(
 
 fn failed(error: &BookError) -> Refusal {
     if !error.is_repeat() {
-        tracing::error!(
-            error = error as &dyn Error,
-            "a question could not be answered"
-        );
+        tracing::error!(error = %Chain(error), "a question could not be answered");
     }
     Refusal::store(error)
 }
