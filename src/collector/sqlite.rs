@@ -98,6 +98,11 @@ const SCHEMA: Schema = Schema {
         ALTER TABLE calls ADD COLUMN marked INTEGER NOT NULL DEFAULT 0;
         CREATE INDEX calls_marked ON calls (call_id) WHERE marked;
     ",
+        "
+        CREATE INDEX calls_ended ON calls (task_id, by_sidecar, ended_at)
+            WHERE ended_at IS NOT NULL;
+        ALTER TABLE tasks DROP COLUMN latest_end;
+    ",
     ],
 };
 

@@ -10,7 +10,8 @@ use tokio_postgres::Client;
 /// Taken while migrations are applied: "HeCo" and "mig".
 const LOCK: i64 = 0x4865_436F_006D_6967;
 
-const MIGRATIONS: &[&str] = &[r#"
+const MIGRATIONS: &[&str] = &[
+    r#"
     CREATE TABLE hermes.reports (
         call_id  text COLLATE "C" NOT NULL,
         attempt  bigint           NOT NULL,
@@ -63,7 +64,13 @@ const MIGRATIONS: &[&str] = &[r#"
         latest_end  bigint           NOT NULL
     );
     CREATE INDEX tasks_by_start ON hermes.tasks (started_at, task_id);
-"#];
+"#,
+    r#"
+    CREATE INDEX calls_ended ON hermes.calls (task_id, by_sidecar, ended_at)
+        WHERE ended_at IS NOT NULL;
+    ALTER TABLE hermes.tasks DROP COLUMN latest_end;
+"#,
+];
 
 /// Sees to it that a fresh connection finds the tables as this release knows them.
 pub(super) async fn prepare(client: &Client) -> Result<(), Error> {

@@ -21,8 +21,8 @@ const LOCKS: usize = 5;
 
 const KNOW_TASKS: &str = "
     INSERT INTO hermes.tasks
-        (task_id, state, agent, application, sla_level, degraded, started_at, latest_end)
-    SELECT task_id, 'pending', '', '', 'P2', false, 0, 0 FROM unnest($1::text[]) AS new (task_id)
+        (task_id, state, agent, application, sla_level, degraded, started_at)
+    SELECT task_id, 'pending', '', '', 'P2', false, 0 FROM unnest($1::text[]) AS new (task_id)
     ON CONFLICT (task_id) DO NOTHING";
 
 const LOCK_TASKS: &str = "
