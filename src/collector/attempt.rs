@@ -96,7 +96,7 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
         call_id: asked.call_id.clone(),
         task_id: asked.task_id.clone(),
         step_id: asked.step_id.clone(),
-        parent_step: parent(told),
+        parent_step: parent(&attempts),
         // The contract asked for; a fallback's attempts come later.
         agent: asked.agent.clone(),
         application: asked.application.clone(),
@@ -118,9 +118,17 @@ pub(super) fn newest<'s, 'a>(attempts: &'s [Attempt<'a>]) -> Option<&'s Attempt<
     of_a_sidecar.or(attempts.last())
 }
 
-/// Returns the step that made this call, as the first reporter that knows it says.
-pub(super) fn parent(told: &[Told]) -> Option<Id> {
-    told.iter().find_map(|told| told.report.parent_step.clone())
+/// Returns the step that made this call, as the first who is heard and knows it says; an application
+/// only where no sidecar speaks.
+fn parent(attempts: &[Attempt<'_>]) -> Option<Id> {
+    let of_sidecars = attempts.iter().any(Attempt::is_of_a_sidecar);
+    let counts = |report: &&Report| {
+        !of_sidecars || matches!(report.reporter, Reporter::Caller | Reporter::Callee)
+    };
+    let parent = attempts.iter().find_map(|attempt| {
+        attempt.first(|report| Some(report).filter(counts)?.parent_step.as_ref())
+    });
+    parent.cloned()
 }
 
 impl<'a> Attempt<'a> {

@@ -203,6 +203,30 @@ fn a_call_is_summed_up_by_its_newest_attempt() {
 }
 
 #[test]
+fn only_those_who_are_heard_name_the_parent() {
+    let shop = told(Reporter::Caller, &[(Completed, 90)]).with(|report| {
+        report.peer = Some("fraud".into());
+    });
+    for (reporter, application) in [
+        (Reporter::Callee, "evil"),
+        (Reporter::Caller, "evil"),
+        (Reporter::Application, "shop"),
+    ] {
+        let other = told(reporter, &[(Executing, 10)]).with(|report| {
+            report.application = application.into();
+            report.peer = Some("other".into());
+            report.parent_step = Some(Id::parse("forged").unwrap());
+        });
+        let fraud = told(Reporter::Callee, &[(Completed, 80)]).with(|report| {
+            report.application = "fraud".into();
+            report.peer = Some("shop".into());
+        });
+        let call = summarise(&[other, fraud, shop.clone()]).unwrap();
+        assert!(call.is_root(), "{reporter:?} {application}");
+    }
+}
+
+#[test]
 fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
     let ended = told(Reporter::Caller, &[(Pending, 100), (Completed, 200)]).plain();
     for state in [FailedExecution, Executing] {
