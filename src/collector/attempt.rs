@@ -5,8 +5,9 @@
 //!   timeout, and is shown as late
 //! - what an application says counts where no sidecar speaks; a watchdog's mark gives way to all
 
-use super::claims;
+use super::claims::Hearing;
 use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long an application's own word holds a step open that no sidecar speaks of, and that has no
@@ -67,23 +68,59 @@ impl CallSummary {
 
 /// Groups the reports of one call by attempt, oldest attempt first.
 pub(super) fn attempts(told: &[Told]) -> Vec<Attempt<'_>> {
-    let mut numbers: Vec<u32> = told.iter().map(|told| told.report.attempt).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let attempt = |number| {
-        let mut of: Vec<&Told> = told
-            .iter()
-            .filter(|told| told.report.attempt == number)
-            .collect();
-        of.sort_by_key(|told| told.report.reporter);
-        let (heard, strangers) = claims::heard(of);
-        match heard.is_empty() {
-            // Somebody has to be heard for the attempt to be shown at all.
-            true => Attempt::decide(number, strangers, Vec::new()),
-            false => Attempt::decide(number, heard, strangers),
+    let hearing = Hearing::of(told);
+    let mut by_number: BTreeMap<u32, Vec<&Told>> = BTreeMap::new();
+    for told in told {
+        by_number.entry(told.report.attempt).or_default().push(told);
+    }
+    let groups = by_number.into_iter().map(|(number, mut of)| {
+        let key = |told: &Told| (told.report.reporter, !told.report.state.is_end());
+        of.sort_by(|one, two| {
+            let names = one.report.application.cmp(&two.report.application);
+            key(one).cmp(&key(two)).then(names)
+        });
+        let (heard, strangers) = hearing.split(of);
+        Group {
+            number,
+            heard,
+            strangers,
         }
-    };
-    numbers.into_iter().filter_map(attempt).collect()
+    });
+    let groups = settled(groups.collect()).into_iter();
+    let decided = groups.map(|group| Attempt::decide(group.number, group.heard, group.strangers));
+    decided.flatten().collect()
+}
+
+/// What is told of one attempt.
+struct Group<'a> {
+    number: u32,
+    heard: Vec<&'a Told>,
+    strangers: Vec<&'a Told>,
+}
+
+impl Group<'_> {
+    fn is_made(&self) -> bool {
+        let mut heard = self.heard.iter();
+        heard.any(|told| told.report.reporter != Reporter::Watchdog)
+    }
+}
+
+/// Leaves the attempts that were made. What only strangers tell of was not: that is shown beside
+/// the newest that was.
+fn settled(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    if !groups.iter().any(Group::is_made) {
+        // Somebody has to be heard for the call to be shown at all.
+        for group in groups.iter_mut().filter(|group| group.heard.is_empty()) {
+            std::mem::swap(&mut group.heard, &mut group.strangers);
+        }
+        return groups;
+    }
+    let (mut made, foreign): (Vec<_>, Vec<_>) = groups.into_iter().partition(Group::is_made);
+    if let Some(newest) = made.last_mut() {
+        let strangers = foreign.into_iter().flat_map(|group| group.strangers);
+        newest.strangers.extend(strangers);
+    }
+    made
 }
 
 /// Sums up the reports of one call; `None` without any.

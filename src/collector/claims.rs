@@ -4,6 +4,8 @@
 //! applications are kept apart, and the two sides vouch for each other: a caller names the
 //! application of the instance it chose, a callee the application that called.
 //!
+//! - a call has one caller, whatever the number of an attempt: who claims to be another is a
+//!   stranger in each
 //! - whoever the caller did not mean is not heard as its callee
 //! - whoever the callee that it means did not hear from is not heard as its caller
 //! - of several that nothing speaks against, those who name each other come first; the order of
@@ -13,6 +15,7 @@
 use super::attempt::Told;
 use crate::task::{Report, Reporter};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names who speaks in a report: what the same voice says again is a repeat or a conflict.
 pub(super) fn voice(report: &Report) -> String {
@@ -23,37 +26,85 @@ pub(super) fn voice(report: &Report) -> String {
     }
 }
 
-/// Splits the reports of one attempt into those that are heard and those of strangers.
-pub(super) fn heard(told: Vec<&Told>) -> (Vec<&Told>, Vec<&Told>) {
-    let claims = |reporter| -> Vec<&Report> {
-        let all = told.iter().map(|told| &told.report);
-        all.filter(|report| report.reporter == reporter).collect()
-    };
-    let callees = claims(Reporter::Callee);
-    let caller = best(&claims(Reporter::Caller), |claim| {
-        as_caller(claim, &callees)
-    });
-    let callee = best(&callees, |claim| match caller {
-        Some(caller) => as_callee(claim, caller),
-        None => Some(0),
-    });
-    let is_heard = |told: &&Told| {
-        let is =
-            |chosen: Option<&Report>| chosen.is_some_and(|one| std::ptr::eq(one, &told.report));
-        match told.report.reporter {
-            Reporter::Caller => is(caller),
-            Reporter::Callee => is(callee),
-            Reporter::Application | Reporter::Watchdog => true,
+/// Who counts in one call.
+pub(super) struct Hearing<'a> {
+    /// The application that made the call; nothing where none claims to that may be heard.
+    caller: Option<&'a str>,
+    /// By callee, whom it names as its caller in any attempt.
+    named: BTreeMap<&'a str, BTreeSet<&'a str>>,
+}
+
+impl<'a> Hearing<'a> {
+    pub(super) fn of(told: &'a [Told]) -> Self {
+        let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut callees: BTreeMap<u32, Vec<&Report>> = BTreeMap::new();
+        for report in by(told.iter(), Reporter::Callee) {
+            callees.entry(report.attempt).or_default().push(report);
+            if let Some(peer) = &report.peer {
+                named.entry(&report.application).or_default().insert(peer);
+            }
         }
-    };
-    told.into_iter().partition(is_heard)
+        let mut hearing = Self {
+            caller: None,
+            named,
+        };
+        let caller = best(by(told.iter(), Reporter::Caller), |claim| {
+            let callees = callees.get(&claim.attempt).map_or(&[][..], Vec::as_slice);
+            hearing.as_caller(claim, callees)
+        });
+        hearing.caller = caller.map(|claim| claim.application.as_str());
+        hearing
+    }
+
+    /// Splits the reports of one attempt into those that are heard and those of strangers.
+    pub(super) fn split(&self, told: Vec<&'a Told>) -> (Vec<&'a Told>, Vec<&'a Told>) {
+        let callees: Vec<&Report> = by(told.iter().copied(), Reporter::Callee).collect();
+        let claims = by(told.iter().copied(), Reporter::Caller);
+        let claims = claims.filter(|claim| self.caller == Some(&claim.application));
+        let caller = best(claims, |claim| self.as_caller(claim, &callees));
+        let callee = best(callees.iter().copied(), |claim| match caller {
+            Some(caller) => as_callee(claim, caller),
+            None => Some(0),
+        });
+        let is_heard = |told: &&Told| {
+            let is = |chosen: Option<&Report>| {
+                chosen.is_some_and(|one| one.application == told.report.application)
+            };
+            match told.report.reporter {
+                Reporter::Caller => is(caller),
+                Reporter::Callee => is(callee),
+                Reporter::Application | Reporter::Watchdog => true,
+            }
+        };
+        told.into_iter().partition(is_heard)
+    }
+
+    /// Ranks who claims to be the caller by what those it means say of it.
+    fn as_caller(&self, claim: &Report, callees: &[&Report]) -> Option<u8> {
+        let meant = claim.peer.as_deref().and_then(|peer| self.named.get(peer));
+        if meant.is_some_and(|named| !named.contains(claim.application.as_str())) {
+            return None;
+        }
+        let rank = callees.iter().filter_map(|callee| as_callee(callee, claim));
+        Some(rank.max().unwrap_or(0))
+    }
+}
+
+/// Returns what is told as one side.
+fn by<'a>(
+    told: impl Iterator<Item = &'a Told>,
+    reporter: Reporter,
+) -> impl Iterator<Item = &'a Report> {
+    let reports = told.map(|told| &told.report);
+    reports.filter(move |report| report.reporter == reporter)
 }
 
 /// Returns the claim that ranks highest; of equals the first by name.
-fn best<'a>(claims: &[&'a Report], rank: impl Fn(&Report) -> Option<u8>) -> Option<&'a Report> {
-    let ranked = claims
-        .iter()
-        .filter_map(|claim| Some((rank(claim)?, *claim)));
+fn best<'a>(
+    claims: impl Iterator<Item = &'a Report>,
+    rank: impl Fn(&Report) -> Option<u8>,
+) -> Option<&'a Report> {
+    let ranked = claims.filter_map(|claim| Some((rank(claim)?, claim)));
     let best = ranked.max_by_key(|(rank, claim)| (*rank, Reverse(&claim.application)));
     best.map(|(_, claim)| claim)
 }
@@ -62,22 +113,6 @@ fn best<'a>(claims: &[&'a Report], rank: impl Fn(&Report) -> Option<u8>) -> Opti
 fn names(report: &Report, other: &Report) -> Option<bool> {
     let peer = report.peer.as_ref()?;
     Some(*peer == other.application)
-}
-
-/// Ranks who claims to be the caller by what those it means say of it.
-fn as_caller(claim: &Report, callees: &[&Report]) -> Option<u8> {
-    let meant = || {
-        let callees = callees.iter();
-        callees.filter(|callee| names(claim, callee) != Some(false))
-    };
-    let is_denied = |callee: &&&Report| {
-        names(claim, callee) == Some(true) && names(callee, claim) == Some(false)
-    };
-    if meant().any(|callee| is_denied(&callee)) {
-        return None;
-    }
-    let rank = meant().map(|callee| as_callee(callee, claim).unwrap_or(0));
-    Some(rank.max().unwrap_or(0))
 }
 
 /// Ranks who claims to be the callee of this caller.
@@ -189,7 +224,7 @@ mod tests {
         ];
         for (what, mut claims, caller, callee) in rows {
             for _ in 0..2 {
-                let (heard, strangers) = heard(claims.iter().collect());
+                let (heard, strangers) = Hearing::of(&claims).split(claims.iter().collect());
                 assert_eq!(heard.len() + strangers.len(), claims.len(), "{what}");
                 let of = |reporter| {
                     let mut of = heard.iter().filter(|told| told.report.reporter == reporter);

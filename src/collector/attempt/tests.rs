@@ -241,6 +241,66 @@ fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
 }
 
 #[test]
+fn a_stranger_makes_no_attempt() {
+    let claim = |reporter, application: &str, peer: &str, state| {
+        told(reporter, &[(Pending, 100), (state, 200)]).with(|report| {
+            report.application = application.into();
+            report.peer = Some(peer.into());
+        })
+    };
+    let second = |mut told: Told| {
+        told.report.attempt = 2;
+        told
+    };
+    let shop = || claim(Reporter::Caller, "shop", "fraud", Timeout);
+    let fraud = || claim(Reporter::Callee, "fraud", "shop", FailedExecution);
+    let rows = [
+        (
+            "a callee that claims to have called, too",
+            vec![
+                shop(),
+                fraud(),
+                second(claim(Reporter::Caller, "fraud", "fraud", Completed)),
+            ],
+            Timeout,
+        ),
+        (
+            "whose callee names another caller elsewhere",
+            vec![
+                fraud(),
+                second(claim(Reporter::Caller, "evil", "fraud", Completed)),
+            ],
+            FailedExecution,
+        ),
+        (
+            "that a mark was made of while nobody else was heard",
+            vec![
+                shop(),
+                fraud(),
+                second(claim(Reporter::Caller, "evil", "fraud", Completed)),
+                second(told(Reporter::Watchdog, &[(Timeout, 900)]).plain()),
+            ],
+            Timeout,
+        ),
+    ];
+    for (what, mut reports, state) in rows {
+        for _ in 0..2 {
+            let attempts = attempts(&reports);
+            assert_eq!(attempts.len(), 1, "{what}");
+            assert_eq!(summarise(&reports).unwrap().state, state, "{what}");
+            // It is kept and shown.
+            let shown = attempts[0].conflicts();
+            assert_eq!(shown.len(), 1, "{what}");
+            assert_eq!(
+                (shown[0].0.state, shown[0].1),
+                (Completed, Reporter::Caller)
+            );
+            reports.reverse();
+        }
+    }
+}
+
+#[test]
 fn different_digests_break_the_chain() {
     let digests = |input: &str, output: Option<&str>| {
         let (input, output) = (Some(input.to_owned()), output.map(str::to_owned));
