@@ -4,8 +4,8 @@
 //!   the caller's own timer has; it is provisional and gives way to any real report
 //! - its key and its content come from the attempt alone, so that several collectors on one book
 //!   make one mark
-//! - what was due while no collector ran is left alone for a while: sidecars hold their reports
-//!   and send them soon
+//! - what was due while no collector ran, or none could store, is left alone for a while: sidecars
+//!   hold their reports and send them soon
 //! - marks are no reports: they count in no metric of reports, and those marked stay stalled
 
 use super::attempt::Told;
@@ -21,19 +21,15 @@ const EVERY: Duration = Duration::from_millis(500);
 const MOST: usize = 200;
 /// The breath between two transactions.
 const BREATH: Duration = Duration::from_millis(20);
-/// After a start, for those to report who found no collector: longer than they wait to try again.
+/// After a start or a failure, for those to report who found no collector that took reports:
+/// longer than they wait to try again.
 const RECOVERY: Duration = Duration::from_secs(10);
 
 /// Runs for ever.
 pub(super) async fn run(book: &Book) {
-    let begun = Instant::now();
-    let begun_at = Timestamp::now();
+    let mut recovery = Recovery::begin(Timestamp::now());
     loop {
-        let now = Timestamp::now();
-        // Whatever was due before the start may have ended without us.
-        let is_recovering = begun.elapsed() < RECOVERY;
-        let since = is_recovering.then_some(begun_at);
-        match round(book, since, now).await {
+        match look(book, &mut recovery, Timestamp::now()).await {
             Ok(0) => {}
             Ok(marked) => tracing::info!(
                 attempts = marked,
@@ -46,6 +42,35 @@ pub(super) async fn run(book: &Book) {
         }
         sleep(EVERY).await;
     }
+}
+
+/// A while after nothing could be stored: whatever was due before may have ended without us.
+struct Recovery {
+    since: Timestamp,
+    begun: Instant,
+}
+
+impl Recovery {
+    fn begin(now: Timestamp) -> Self {
+        Self {
+            since: now,
+            begun: Instant::now(),
+        }
+    }
+
+    /// Returns since when what is due may be marked, while it lasts.
+    fn since(&self) -> Option<Timestamp> {
+        (self.begun.elapsed() < RECOVERY).then_some(self.since)
+    }
+}
+
+/// Marks what is overdue now; where that cannot be done, the next looks are careful again.
+async fn look(book: &Book, recovery: &mut Recovery, now: Timestamp) -> Result<u64, BookError> {
+    let marked = round(book, recovery.since(), now).await;
+    if marked.is_err() {
+        *recovery = Recovery::begin(now);
+    }
+    marked
 }
 
 /// Marks what is overdue now, except what was due before `since`; says how much that was.
@@ -239,6 +264,22 @@ mod tests {
         assert_eq!(round(&world.book, since, now).await.unwrap(), 0);
         let since = Some(Timestamp::from_millis(1_500));
         assert_eq!(round(&world.book, since, now).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_was_due_while_the_book_was_away_is_left_alone_for_a_while() {
+        let world = World::new();
+        let now = Timestamp::from_millis(5_000);
+        let mut recovery = Recovery::begin(Timestamp::from_millis(0));
+        tokio::time::pause();
+        tokio::time::advance(RECOVERY).await;
+        assert_eq!(look(&world.book, &mut recovery, now).await.unwrap(), 0);
+        assert_eq!(recovery.since(), None);
+        world.book.close().await.unwrap();
+        look(&world.book, &mut recovery, now).await.unwrap_err();
+        assert_eq!(recovery.since(), Some(now));
+        tokio::time::advance(RECOVERY).await;
+        assert_eq!(recovery.since(), None);
     }
 
     #[tokio::test]
