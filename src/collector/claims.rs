@@ -16,6 +16,15 @@ use super::attempt::Told;
 use crate::task::{Report, Reporter};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Applications that may claim to be the same side of an attempt; each report is weighed against
+/// all of them.
+pub(super) const MOST_CLAIMS: usize = 8;
+
+/// Why a report of one more is refused.
+pub(super) const TOO_MANY: &str =
+    "8 other applications have already reported as this side of the attempt";
 
 /// Names who speaks in a report: what the same voice says again is a repeat or a conflict.
 pub(super) fn voice(report: &Report) -> String {
@@ -24,6 +33,13 @@ pub(super) fn voice(report: &Report) -> String {
         Reporter::Caller | Reporter::Callee => format!("{reporter}:{}", report.application),
         Reporter::Application | Reporter::Watchdog => reporter.to_owned(),
     }
+}
+
+/// Bounds the voices that claim to be the same side as this report's.
+pub(super) fn rivals(report: &Report) -> Range<String> {
+    // The sign after the colon.
+    let reporter = report.reporter.as_str();
+    format!("{reporter}:")..format!("{reporter};")
 }
 
 /// Who counts in one call.

@@ -197,6 +197,29 @@ async fn repeats_are_duplicates_and_another_end_is_a_conflict() {
 }
 
 #[tokio::test]
+async fn few_may_claim_to_be_the_same_side() {
+    let world = World::new().await;
+    let claim = |reporter, number: usize| {
+        let mut claim = report("t", reporter, &[(Pending, 1000)]);
+        claim.application = format!("app-{number}");
+        claim
+    };
+    let most = claims::MOST_CLAIMS;
+    for reporter in [Caller, Callee] {
+        let all: Vec<Report> = (0..=most).map(|number| claim(reporter, number)).collect();
+        let receipt = world.tell(&all).await;
+        assert_eq!(receipt["accepted"], most, "{receipt}");
+        assert_eq!(receipt["rejected"][0]["index"], most);
+        assert_eq!(receipt["rejected"][0]["reason"], claims::TOO_MANY);
+        let again = world.tell(&all[..most]).await;
+        assert_eq!(again["duplicates"], most, "{again}");
+    }
+    let mut second = claim(Caller, most);
+    second.attempt = 2;
+    assert_eq!(world.tell(&[second]).await["accepted"], 1);
+}
+
+#[tokio::test]
 async fn bodies_come_in_several_forms() {
     let world = World::new().await;
     let one = serde_json::to_string(&report("t", Callee, &[(Completed, 1)])).unwrap();
