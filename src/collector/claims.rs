@@ -10,6 +10,8 @@
 //! - whoever the callee that it means did not hear from is not heard as its caller
 //! - of several that nothing speaks against, those who name each other come first; the order of
 //!   arrival counts for nothing
+//! - of applications that tell of their own work nobody can vouch: the one that is a side comes
+//!   first, then the first by name
 //! - the others are strangers: kept and shown, never applied
 
 use super::attempt::Told;
@@ -30,8 +32,9 @@ pub(super) const TOO_MANY: &str =
 pub(super) fn voice(report: &Report) -> String {
     let reporter = report.reporter.as_str();
     match report.reporter {
-        Reporter::Caller | Reporter::Callee => format!("{reporter}:{}", report.application),
-        Reporter::Application | Reporter::Watchdog => reporter.to_owned(),
+        // The collector's own.
+        Reporter::Watchdog => reporter.to_owned(),
+        _ => format!("{reporter}:{}", report.application),
     }
 }
 
@@ -82,6 +85,12 @@ impl<'a> Hearing<'a> {
             Some(caller) => as_callee(claim, caller),
             None => Some(0),
         });
+        let own = best(by(told.iter().copied(), Reporter::Application), |claim| {
+            let is = |side: Option<&Report>| {
+                side.is_some_and(|side| side.application == claim.application)
+            };
+            Some(u8::from(is(callee) || is(caller)))
+        });
         let is_heard = |told: &&Told| {
             let is = |chosen: Option<&Report>| {
                 chosen.is_some_and(|one| one.application == told.report.application)
@@ -89,7 +98,8 @@ impl<'a> Hearing<'a> {
             match told.report.reporter {
                 Reporter::Caller => is(caller),
                 Reporter::Callee => is(callee),
-                Reporter::Application | Reporter::Watchdog => true,
+                Reporter::Application => is(own),
+                Reporter::Watchdog => true,
             }
         };
         told.into_iter().partition(is_heard)
@@ -152,7 +162,7 @@ mod tests {
     use super::super::attempt::attempts;
     use super::super::attempt::tests::told;
     use super::*;
-    use crate::task::Reporter::{Callee, Caller};
+    use crate::task::Reporter::{Application, Callee, Caller};
     use crate::task::State;
     use crate::task::State::{Completed, FailedExecution, Pending, Timeout};
 
@@ -272,6 +282,32 @@ mod tests {
             self.report.states.truncate(1);
             self.report.state = Pending;
             self
+        }
+    }
+
+    #[test]
+    fn of_applications_own_words_that_of_a_side_counts() {
+        let own = |application, end| claim(Application, application, None, end);
+        let sides = [
+            claim(Caller, "shop", Some("fraud"), Pending),
+            claim(Callee, "fraud", Some("shop"), Pending),
+        ];
+        let words = [own("evil", FailedExecution), own("fraud", Completed)];
+        for (told, heard) in [
+            (words.to_vec(), "evil"),
+            ([sides.to_vec(), words.to_vec()].concat(), "fraud"),
+        ] {
+            for reversed in [false, true] {
+                let mut told = told.clone();
+                if reversed {
+                    told.reverse();
+                }
+                let attempts = attempts(&told);
+                assert_eq!(attempts.len(), 1);
+                assert_eq!(attempts[0].by(Application).unwrap().application, heard);
+                // What the other says is shown.
+                assert_eq!(attempts[0].conflicts().len(), 1);
+            }
         }
     }
 }
