@@ -20,7 +20,7 @@ pub use address::Address;
 pub use fault::Error;
 
 use super::attempt::Told;
-use super::book::{OpenCounts, Recorded};
+use super::book::{Due, OpenCounts, Overdue, Recorded};
 use super::list::{Filter, Page};
 use crate::task::{Id, Timestamp};
 use crate::telemetry::metrics::Collector as Metrics;
@@ -111,11 +111,15 @@ impl Book {
 
     pub(super) async fn overdue(
         &self,
+        after: Due,
         cutoff: Timestamp,
         most: usize,
-    ) -> Result<Vec<Vec<Told>>, Error> {
-        self.ask(|lease| Box::pin(read::overdue(lease, cutoff, most)))
-            .await
+    ) -> Result<Overdue<Vec<Told>>, Error> {
+        self.ask(|lease| {
+            let after = after.clone();
+            Box::pin(async move { read::overdue(lease, &after, cutoff, most).await })
+        })
+        .await
     }
 
     pub(super) async fn forget(&self, cutoff: Timestamp) -> Result<bool, Error> {

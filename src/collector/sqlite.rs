@@ -11,7 +11,7 @@ mod read;
 mod sums;
 
 use super::attempt::{Told, summarise};
-use super::book::{OpenCounts, Recorded, bit};
+use super::book::{Due, OpenCounts, Overdue, Recorded, bit};
 use super::claims;
 use super::list::{Filter, Page};
 use crate::contract::trust;
@@ -157,14 +157,16 @@ impl Book {
             .await
     }
 
-    /// Reads what is told of open calls whose deadline was before `cutoff`, the longest due first.
+    /// Reads what is told of open calls after a place and with a deadline before `cutoff`, the longest
+    /// due first.
     pub(super) async fn overdue(
         &self,
+        after: Due,
         cutoff: Timestamp,
         most: usize,
-    ) -> Result<Vec<Vec<Told>>, StoreError> {
+    ) -> Result<Overdue<Vec<Told>>, StoreError> {
         self.store
-            .read(move |connection| read::load_overdue(connection, cutoff, most))
+            .read(move |connection| read::load_overdue(connection, &after, cutoff, most))
             .await
     }
 

@@ -492,20 +492,24 @@ async fn attempts_past_their_deadline_are_found_until_they_are_marked() {
             due("done", 700, &[(Pending, 100), (Completed, 200)]),
         ])
         .await;
-    let overdue = async |most| {
-        let found = book.overdue(Timestamp::from_millis(1_000), most).await;
-        let found = found.unwrap().into_iter();
-        found
-            .map(|report| report.task_id.to_string())
-            .collect::<Vec<_>>()
+    let page = async |after, most| {
+        let cutoff = Timestamp::from_millis(1_000);
+        let found = book.overdue(after, cutoff, most).await.unwrap();
+        let calls = found.calls.iter().map(|report| report.task_id.to_string());
+        (calls.collect::<Vec<_>>(), found.next)
     };
-    assert_eq!(overdue(10).await, ["first", "second"]);
-    assert_eq!(overdue(1).await, ["first"]);
+    let begin = || book::Due::from(Timestamp::from_millis(0));
+    assert_eq!(page(begin(), 10).await.0, ["first", "second"]);
+    let (first, next) = page(begin(), 1).await;
+    assert_eq!(first, ["first"]);
+    let (second, next) = page(next.unwrap(), 1).await;
+    assert_eq!(second, ["second"]);
+    assert_eq!(page(next.unwrap(), 1).await, (Vec::new(), None));
     // Nobody may send a mark in the watchdog's name; it writes into the book itself.
     let mark = told(Reporter::Watchdog, &[(Pending, 100), (Timeout, 1_000)]).with(|mark| {
         mark.task_id = Id::parse("first").unwrap();
         mark.call_id = Id::parse("first-call").unwrap();
     });
     book.record(vec![mark]).await.unwrap();
-    assert_eq!(overdue(10).await, ["second"]);
+    assert_eq!(page(begin(), 10).await.0, ["second"]);
 }

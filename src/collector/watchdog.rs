@@ -9,7 +9,7 @@
 //! - marks are no reports: they count in no metric of reports, and those marked stay stalled
 
 use super::attempt::Told;
-use super::book::{Book, BookError};
+use super::book::{Book, BookError, Due};
 use crate::task::{GRACE, Report, Reporter, State, StateAt, Timestamp};
 use crate::telemetry::metrics::Received;
 use std::time::Duration;
@@ -77,22 +77,20 @@ async fn look(book: &Book, recovery: &mut Recovery, now: Timestamp) -> Result<u6
 async fn round(book: &Book, since: Option<Timestamp>, now: Timestamp) -> Result<u64, BookError> {
     let cutoff = now.minus(GRACE);
     let mut all = 0;
+    let mut after = Due::from(since.unwrap_or(Timestamp::from_millis(0)));
     loop {
-        let overdue = book.overdue(cutoff, MOST).await?;
-        let is_last = overdue.len() < MOST;
-        let due = overdue.into_iter();
-        let due = due.filter(|report| since.is_none_or(|since| report.deadline_at >= since));
-        let marks: Vec<Told> = due.map(mark).collect();
-        if marks.is_empty() {
-            return Ok(all);
+        let overdue = book.overdue(after, cutoff, MOST).await?;
+        let marks: Vec<Told> = overdue.calls.into_iter().map(mark).collect();
+        if !marks.is_empty() {
+            let recorded = book.record(marks).await?;
+            // Another collector may have made the same marks.
+            let is_new =
+                |result: &&Result<Received, &str>| matches!(result, Ok(Received::Accepted));
+            all += recorded.results.iter().filter(is_new).count() as u64;
         }
-        let recorded = book.record(marks).await?;
-        let is_new = |result: &&Result<Received, &str>| matches!(result, Ok(Received::Accepted));
-        let new = recorded.results.iter().filter(is_new).count() as u64;
-        all += new;
-        // Another collector may have made the same marks; then they are gone from the next look.
-        if is_last || new == 0 {
-            return Ok(all);
+        match overdue.next {
+            Some(last) => after = last,
+            None => return Ok(all),
         }
         sleep(BREATH).await;
     }
@@ -246,12 +244,16 @@ mod tests {
             })
         };
         let all = MOST * 2 + 3;
+        // Those that are left alone stand before none of the others.
+        let now = Timestamp::from_millis(9_000);
         world
             .book
             .record((0..all).map(open).collect())
             .await
             .unwrap();
-        assert_eq!(world.round(9_000).await, all as u64);
+        let since = Some(Timestamp::from_millis(1_500 + all as u64 - 1));
+        assert_eq!(round(&world.book, since, now).await.unwrap(), 1);
+        assert_eq!(world.round(9_000).await, all as u64 - 1);
         assert_eq!(world.stalled().await, all as u64);
     }
 

@@ -4,7 +4,7 @@ use super::fault::Error;
 use super::pool::Lease;
 use super::write::{millis, storable, voice};
 use crate::collector::attempt::Told;
-use crate::collector::book::OpenCounts;
+use crate::collector::book::{Due, OpenCounts, Overdue};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, SlaLevel, State, StateAt, Timestamp};
 use std::collections::HashMap;
@@ -44,13 +44,17 @@ const OPEN: &str = "
 const MARKED: &str = "SELECT count(*) FROM hermes.calls WHERE marked";
 
 const OVERDUE: &str = "
-    SELECT told.detail, told.body, told.call_id, told.attempt, told.voice
+    SELECT told.detail, told.body, told.call_id, told.attempt, told.voice, due.deadline_at
     FROM (
         SELECT call_id, deadline_at FROM hermes.calls
-        WHERE ended_at IS NULL AND deadline_at < $1 ORDER BY deadline_at, call_id LIMIT $2
+        WHERE ended_at IS NULL AND deadline_at < $1 AND (deadline_at, call_id) > ($2, $3)
+        ORDER BY deadline_at, call_id LIMIT $4
     ) AS due
     JOIN hermes.reports AS told USING (call_id)
     ORDER BY due.deadline_at, call_id, told.attempt, told.voice";
+
+/// Where `OVERDUE` has the deadline by which it is ordered.
+const DEADLINE: usize = 5;
 
 /// Where a query of reports has its columns.
 pub(super) struct Columns {
@@ -130,13 +134,30 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
 
 pub(super) async fn overdue(
     lease: &mut Lease,
+    after: &Due,
     cutoff: Timestamp,
     most: usize,
-) -> Result<Vec<Vec<Told>>, Error> {
+) -> Result<Overdue<Vec<Told>>, Error> {
     let statement = lease.prepared(OVERDUE).await?;
-    let (cutoff, most) = (millis(cutoff), i64::try_from(most).unwrap_or(i64::MAX));
-    let rows = lease.client().query(&statement, &[&cutoff, &most]).await?;
-    grouped(&rows)
+    let (cutoff, limit) = (millis(cutoff), i64::try_from(most).unwrap_or(i64::MAX));
+    let from = millis(after.deadline_at);
+    let params: [&(dyn ToSql + Sync); 4] = [&cutoff, &from, &after.call_id, &limit];
+    let rows = lease.client().query(&statement, &params).await?;
+    // Counted by their rows: what cannot be read must not hide what is behind it.
+    let mut ids: Vec<&str> = Vec::new();
+    for row in &rows {
+        ids.push(row.try_get(REPORT.call_id)?);
+    }
+    ids.dedup();
+    let next = match rows.last().filter(|_| ids.len() >= most) {
+        Some(last) => Some(Due {
+            deadline_at: timestamp(last.try_get(DEADLINE)?),
+            call_id: last.try_get(REPORT.call_id)?,
+        }),
+        None => None,
+    };
+    let calls = grouped(&rows)?;
+    Ok(Overdue { calls, next })
 }
 
 /// Puts the reports of each call together; those of one call follow each other.
