@@ -214,13 +214,18 @@ impl<'a> Attempt<'a> {
         self.decisive.reporter == Reporter::Watchdog
     }
 
-    /// Returns when its end should have been told.
+    /// Returns when its end should have been told: by the latest deadline of a sidecar, since the
+    /// caller waits on after its callee's.
     pub(super) fn due_at(&self) -> Timestamp {
-        let at = self.decisive.deadline_at;
-        match self.is_of_a_sidecar() || self.is_marked() {
-            true => at,
+        let sidecars = [Reporter::Caller, Reporter::Callee].map(|reporter| self.by(reporter));
+        let deadlines = sidecars.into_iter().flatten();
+        if let Some(latest) = deadlines.map(|report| report.deadline_at).max() {
+            return latest;
+        }
+        match self.is_marked() {
+            true => self.decisive.deadline_at,
             // The time of its word stands where a deadline would.
-            false => at.plus(OWN_WORD),
+            false => self.decisive.deadline_at.plus(OWN_WORD),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Marks attempts whose end nobody reports: a sidecar that was killed tells nothing by itself.
 //!
-//! - a mark is the end `timeout` by the reporter `watchdog`, past the deadline and the grace that
-//!   the caller's own timer has; it is provisional and gives way to any real report
+//! - a mark is the end `timeout` by the reporter `watchdog`, past the latest deadline, the grace that
+//!   the caller's own timer has, and a while for its report to come; it is provisional and gives way
+//!   to any real report
 //! - its key and its content come from the attempt alone, so that several collectors on one book
 //!   make one mark
 //! - what was due while no collector ran, or none could store, is left alone for a while: sidecars
@@ -21,6 +22,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const MOST: usize = 200;
 /// The breath between two transactions.
 const BREATH: Duration = Duration::from_millis(20);
+/// For the report of whoever ended at the last moment to come.
+const DELIVERY: Duration = Duration::from_secs(1);
 /// After a start or a failure, for those to report who found no collector that took reports:
 /// longer than they wait to try again.
 const RECOVERY: Duration = Duration::from_secs(10);
@@ -75,7 +78,7 @@ async fn look(book: &Book, recovery: &mut Recovery, now: Timestamp) -> Result<u6
 
 /// Marks what is overdue now, except what was due before `since`; says how much that was.
 async fn round(book: &Book, since: Option<Timestamp>, now: Timestamp) -> Result<u64, BookError> {
-    let cutoff = now.minus(GRACE);
+    let cutoff = now.minus(GRACE + DELIVERY);
     let mut all = 0;
     let mut after = Due::from(since.unwrap_or(Timestamp::from_millis(0)));
     loop {
@@ -188,9 +191,9 @@ mod tests {
         // Its deadline is 500 ms after it began.
         let open = [(Pending, 1_000), (Dispatched, 1_010)];
         world.tell(told(Caller, &open).plain()).await;
-        assert_eq!(world.round(1_700).await, 0, "within the grace");
-        assert_eq!(world.round(1_701).await, 1);
-        assert_eq!(world.round(1_800).await, 0, "marked once");
+        assert_eq!(world.round(2_700).await, 0, "its end may be on its way");
+        assert_eq!(world.round(2_701).await, 1);
+        assert_eq!(world.round(2_800).await, 0, "marked once");
         let marked = world.view("task-1").await;
         assert_eq!(marked["state"], "timeout");
         let attempt = &marked["steps"][0]["attempts"][0];
@@ -208,7 +211,7 @@ mod tests {
         let open = [(Dispatched, 1_020), (Executing, 1_021)];
         world.tell(told(Callee, &open).plain()).await;
         assert_eq!(world.view("task-1").await["state"], "timeout");
-        assert_eq!(world.round(2_000).await, 0);
+        assert_eq!(world.round(3_000).await, 0);
 
         let end = [(Dispatched, 1_020), (Executing, 1_021), (Completed, 1_100)];
         world.tell(told(Callee, &end).plain()).await;
@@ -217,6 +220,24 @@ mod tests {
         assert!(!real.to_string().contains("watchdog"), "{real}");
         world.hold_listed(&real).await;
         assert_eq!(world.stalled().await, 0);
+    }
+
+    #[tokio::test]
+    async fn the_latest_deadline_counts() {
+        let world = World::new();
+        // Due 500 ms after they began; the callee has come further, and its deadline is earlier.
+        world
+            .tell(told(Caller, &[(Dispatched, 1_300)]).plain())
+            .await;
+        world
+            .tell(told(Callee, &[(Executing, 1_000)]).plain())
+            .await;
+        assert_eq!(world.round(3_000).await, 0);
+        assert_eq!(world.round(3_001).await, 1);
+        let marked = world.view("task-1").await;
+        let due = Timestamp::from_millis(2_000).to_string();
+        assert_eq!(marked["ended_at"], due);
+        world.hold_listed(&marked).await;
     }
 
     #[tokio::test]
@@ -293,8 +314,8 @@ mod tests {
         let own = own.with(|report| report.deadline_at = Timestamp::from_millis(1_000));
         world.tell(own).await;
         assert_eq!(world.stalled().await, 0);
-        assert_eq!(world.round(HOUR + 1_200).await, 0);
-        assert_eq!(world.round(HOUR + 1_201).await, 1);
+        assert_eq!(world.round(HOUR + 2_200).await, 0);
+        assert_eq!(world.round(HOUR + 2_201).await, 1);
         assert_eq!(world.view("task-1").await["state"], Timeout.as_str());
         world
             .tell(told(Application, &[(Completed, 2_000)]).plain())
