@@ -12,6 +12,7 @@ use crate::task::{Id, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Collector as Metrics, Received};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What became of a batch.
 #[derive(Debug, Default)]
@@ -24,12 +25,17 @@ pub(super) struct Recorded {
     pub(super) breaks: Vec<String>,
 }
 
-/// Open calls by state, and how many are past their deadline without a word of their end.
+/// Open calls by state, and how many are past their deadline without a word of their end, those that
+/// are marked for an hour.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OpenCounts {
     pub(super) by_state: Vec<(State, u64)>,
     pub(super) stalled: u64,
 }
+
+/// How long a call that only a mark has ended counts as stalled: long enough to be alarmed, and not
+/// for as long as it is remembered.
+pub(super) const STALLED: Duration = Duration::from_secs(3600);
 
 /// A place in the order in which open calls become due.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -103,6 +103,10 @@ const SCHEMA: Schema = Schema {
             WHERE ended_at IS NOT NULL;
         ALTER TABLE tasks DROP COLUMN latest_end;
     ",
+        "
+        DROP INDEX calls_marked;
+        CREATE INDEX calls_marked_at ON calls (ended_at) WHERE marked;
+    ",
     ],
 };
 

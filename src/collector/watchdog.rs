@@ -180,7 +180,11 @@ mod tests {
         }
 
         async fn stalled(&self) -> u64 {
-            let now = Timestamp::from_millis(10_000);
+            self.stalled_at(10_000).await
+        }
+
+        async fn stalled_at(&self, now: u64) -> u64 {
+            let now = Timestamp::from_millis(now);
             self.book.open_counts(now).await.unwrap().stalled
         }
     }
@@ -207,6 +211,9 @@ mod tests {
         assert_eq!(attempt["duration_ms"], 700);
         world.hold_listed(&marked).await;
         assert_eq!(world.stalled().await, 1, "nobody has told its end");
+        const HOUR: u64 = 3_600_000;
+        assert_eq!(world.stalled_at(HOUR + 1_699).await, 1);
+        assert_eq!(world.stalled_at(HOUR + 1_700).await, 0, "long ago");
 
         let open = [(Dispatched, 1_020), (Executing, 1_021)];
         world.tell(told(Callee, &open).plain()).await;

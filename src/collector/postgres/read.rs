@@ -4,7 +4,7 @@ use super::fault::Error;
 use super::pool::Lease;
 use super::write::{millis, storable, voice};
 use crate::collector::attempt::Told;
-use crate::collector::book::{Due, OpenCounts, Overdue};
+use crate::collector::book::{Due, OpenCounts, Overdue, STALLED};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, SlaLevel, State, StateAt, Timestamp};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ const OPEN: &str = "
     FROM hermes.calls WHERE ended_at IS NULL GROUP BY state";
 
 /// A mark is a collector's own: nobody has told of the end of these either.
-const MARKED: &str = "SELECT count(*) FROM hermes.calls WHERE marked";
+const MARKED: &str = "SELECT count(*) FROM hermes.calls WHERE marked AND ended_at > $1";
 
 const OVERDUE: &str = "
     SELECT told.detail, told.body, told.call_id, told.attempt, told.voice, due.deadline_at
@@ -217,10 +217,14 @@ fn line(row: &Row) -> Result<TaskLine, Error> {
 
 pub(super) async fn open_counts(lease: &mut Lease, now: Timestamp) -> Result<OpenCounts, Error> {
     let (open, marked) = (lease.prepared(OPEN).await?, lease.prepared(MARKED).await?);
+    let since = millis(now.minus(STALLED));
     let (client, now) = (lease.client(), millis(now));
     let params: [&(dyn ToSql + Sync); 1] = [&now];
-    let (rows, marked) =
-        tokio::try_join!(client.query(&open, &params), client.query_one(&marked, &[]))?;
+    let recent: [&(dyn ToSql + Sync); 1] = [&since];
+    let (rows, marked) = tokio::try_join!(
+        client.query(&open, &params),
+        client.query_one(&marked, &recent)
+    )?;
     let mut counts = OpenCounts::default();
     for row in &rows {
         let (count, stalled): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);

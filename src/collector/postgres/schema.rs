@@ -70,6 +70,10 @@ const MIGRATIONS: &[&str] = &[
         WHERE ended_at IS NOT NULL;
     ALTER TABLE hermes.tasks DROP COLUMN latest_end;
 "#,
+    r#"
+    DROP INDEX hermes.calls_marked;
+    CREATE INDEX calls_marked_at ON hermes.calls (ended_at) WHERE marked;
+"#,
 ];
 
 /// Sees to it that a fresh connection finds the tables as this release knows them.

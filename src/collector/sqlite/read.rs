@@ -2,7 +2,7 @@
 
 use super::{millis, sla_level, state, timestamp};
 use crate::collector::attempt::Told;
-use crate::collector::book::{Due, OpenCounts, Overdue};
+use crate::collector::book::{Due, OpenCounts, Overdue, STALLED};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, StateAt, Timestamp};
 use rusqlite::{Connection, params};
@@ -144,9 +144,11 @@ pub(super) fn count_open(connection: &Connection, now: Timestamp) -> rusqlite::R
         counts.stalled += stalled as u64;
     }
     // A mark is the collector's own: nobody has told of the end of these either.
-    let mut statement = connection
-        .prepare_cached("SELECT count(*) FROM calls INDEXED BY calls_marked WHERE marked")?;
-    let marked: i64 = statement.query_row([], |row| row.get(0))?;
+    let mut statement = connection.prepare_cached(
+        "SELECT count(*) FROM calls INDEXED BY calls_marked_at WHERE marked AND ended_at > ?1",
+    )?;
+    let since = millis(now.minus(STALLED));
+    let marked: i64 = statement.query_row([since], |row| row.get(0))?;
     counts.stalled += marked.max(0) as u64;
     Ok(counts)
 }
