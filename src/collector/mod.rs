@@ -2,8 +2,8 @@
 //! are published and who runs them.
 //!
 //! - a report is confirmed only after it is on disk; one bad report bothers no other
-//! - identity is (call, attempt, reporter, state): repeats are duplicates, a different end state
-//!   by the same reporter is a conflict, kept and shown, never applied
+//! - identity is (call, attempt, reporter and its application, state): repeats are duplicates, a
+//!   different end state by the same one is a conflict, kept and shown, never applied
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
 //! - whoever shows a certificate reports for the application it names, and for no other

@@ -1,7 +1,7 @@
 //! The collector's book in PostgreSQL, shared by several collectors.
 //!
-//! - the same meaning as in SQLite: the first of (call, attempt, reporter, state) wins, sums of calls
-//!   and tasks change in the transaction that takes the report
+//! - the same meaning as in SQLite: the first of (call, attempt, reporter and its application, state)
+//!   wins, sums of calls and tasks change in the transaction that takes the report
 //! - a report is confirmed after its commit, which is on disk there whatever the server's default is
 //! - lost connections, full pools and silence are errors within seconds; the sender tries again
 //! - elsewhere: what sums mean (`attempt`), what is shown (`view`)
