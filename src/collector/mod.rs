@@ -187,8 +187,8 @@ impl Collector {
     }
 
     /// Serves until the process stops, then lets running requests end; that is bounded.
-    pub async fn serve(&self, listener: Listener, tls: Option<ServerTls>, mut lifecycle: Observer) {
-        let mut lifecycle_too = lifecycle.clone();
+    pub async fn serve(&self, listener: Listener, tls: Option<ServerTls>, lifecycle: Observer) {
+        let mut ending = lifecycle.clone();
         let routes = Routes::new(api::router(self.desk.clone()));
         let connections = TaskTracker::new();
         let serving = socket::serve(
@@ -196,23 +196,19 @@ impl Collector {
             tls,
             routes,
             watch::Sender::new(LIMITS).subscribe(),
-            lifecycle.clone(),
+            lifecycle,
             connections.clone(),
         );
-        let forgetting = async {
-            tokio::select! {
-                () = retention::run(&self.desk) => {}
-                () = watchdog::run(&self.desk.book) => {}
-                () = lifecycle.reached(Phase::Stopping) => {}
-            }
-        };
         let tending = async {
+            // Each goes on for ever.
+            let forgetting = retention::run(&self.desk);
+            let watching = watchdog::run(&self.desk.book);
             tokio::select! {
-                () = self.desk.book.tend() => {}
-                () = lifecycle_too.reached(Phase::Stopping) => {}
+                _ = async { tokio::join!(forgetting, watching, self.desk.book.tend()) } => {}
+                () = ending.reached(Phase::Stopping) => {}
             }
         };
-        tokio::join!(serving, forgetting, tending);
+        tokio::join!(serving, tending);
         connections.close();
         connections.wait().await;
     }
