@@ -75,7 +75,13 @@ fn completed(
     let failed: Vec<String> = steps
         .iter()
         .filter(|step| !std::ptr::eq(*step, leading) && step.has_failed() && step.call.by_sidecar)
-        .map(|step| format!("{} ({})", step.name(), step.call.state))
+        .map(|step| {
+            let end = match step.is_late() {
+                true => "late",
+                false => step.call.state.as_str(),
+            };
+            format!("{} ({end})", step.name())
+        })
         .collect();
     if !failed.is_empty() {
         said.push_str(&format!("; failed on the way: {}", list(&failed)));

@@ -252,6 +252,30 @@ fn a_call_is_summed_up_by_its_newest_attempt() {
 }
 
 #[test]
+fn only_those_who_are_heard_name_the_parent() {
+    let shop = told(Reporter::Caller, &[(Completed, 90)]).with(|report| {
+        report.peer = Some("fraud".into());
+    });
+    for (reporter, application) in [
+        (Reporter::Callee, "evil"),
+        (Reporter::Caller, "evil"),
+        (Reporter::Application, "shop"),
+    ] {
+        let other = told(reporter, &[(Executing, 10)]).with(|report| {
+            report.application = application.into();
+            report.peer = Some("other".into());
+            report.parent_step = Some(Id::parse("forged").unwrap());
+        });
+        let fraud = told(Reporter::Callee, &[(Completed, 80)]).with(|report| {
+            report.application = "fraud".into();
+            report.peer = Some("shop".into());
+        });
+        let call = summarise(&[other, fraud, shop.clone()]).unwrap();
+        assert!(call.is_root(), "{reporter:?} {application}");
+    }
+}
+
+#[test]
 fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
     let ended = told(Reporter::Caller, &[(Pending, 100), (Completed, 200)]).plain();
     for state in [FailedExecution, Executing] {
@@ -262,6 +286,66 @@ fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
         let call = summarise(&[ended.clone(), own]).unwrap();
         assert_eq!(call.state, Completed, "{state}");
         assert_eq!(call.ended_at.map(Timestamp::millis), Some(200));
+    }
+}
+
+#[test]
+fn a_stranger_makes_no_attempt() {
+    let claim = |reporter, application: &str, peer: &str, state| {
+        told(reporter, &[(Pending, 100), (state, 200)]).with(|report| {
+            report.application = application.into();
+            report.peer = Some(peer.into());
+        })
+    };
+    let second = |mut told: Told| {
+        told.report.attempt = 2;
+        told
+    };
+    let shop = || claim(Reporter::Caller, "shop", "fraud", Timeout);
+    let fraud = || claim(Reporter::Callee, "fraud", "shop", FailedExecution);
+    let rows = [
+        (
+            "a callee that claims to have called, too",
+            vec![
+                shop(),
+                fraud(),
+                second(claim(Reporter::Caller, "fraud", "fraud", Completed)),
+            ],
+            Timeout,
+        ),
+        (
+            "whose callee names another caller elsewhere",
+            vec![
+                fraud(),
+                second(claim(Reporter::Caller, "evil", "fraud", Completed)),
+            ],
+            FailedExecution,
+        ),
+        (
+            "that a mark was made of while nobody else was heard",
+            vec![
+                shop(),
+                fraud(),
+                second(claim(Reporter::Caller, "evil", "fraud", Completed)),
+                second(told(Reporter::Watchdog, &[(Timeout, 900)]).plain()),
+            ],
+            Timeout,
+        ),
+    ];
+    for (what, mut reports, state) in rows {
+        for _ in 0..2 {
+            let attempts = attempts(&reports);
+            assert_eq!(attempts.len(), 1, "{what}");
+            assert_eq!(summarise(&reports).unwrap().state, state, "{what}");
+            // It is kept and shown.
+            let shown = attempts[0].conflicts();
+            assert_eq!(shown.len(), 1, "{what}");
+            assert_eq!(
+                (shown[0].0.state, shown[0].1),
+                (Completed, Reporter::Caller)
+            );
+            reports.reverse();
+        }
     }
 }
 

@@ -20,7 +20,8 @@ const VERSIONS: &str = "
         WHERE nspname = 'hermes' AND relname = 'versions'
     )";
 
-const MIGRATIONS: &[&str] = &[r#"
+const MIGRATIONS: &[&str] = &[
+    r#"
     CREATE TABLE hermes.reports (
         call_id  text COLLATE "C" NOT NULL,
         attempt  bigint           NOT NULL,
@@ -73,7 +74,17 @@ const MIGRATIONS: &[&str] = &[r#"
         latest_end  bigint           NOT NULL
     );
     CREATE INDEX tasks_by_start ON hermes.tasks (started_at, task_id);
-"#];
+"#,
+    r#"
+    CREATE INDEX calls_ended ON hermes.calls (task_id, by_sidecar, ended_at)
+        WHERE ended_at IS NOT NULL;
+    ALTER TABLE hermes.tasks DROP COLUMN latest_end;
+"#,
+    r#"
+    DROP INDEX hermes.calls_marked;
+    CREATE INDEX calls_marked_at ON hermes.calls (ended_at) WHERE marked;
+"#,
+];
 
 /// Sees to it that a fresh connection finds the tables as this release knows them.
 pub(super) async fn prepare(client: &Client) -> Result<(), Error> {

@@ -137,6 +137,26 @@ fn what_is_completed() {
              fraud-7401) (failed_execution)",
         ),
         (
+            "with a step whose reply was late",
+            vec![
+                vec![caller(&[(Pending, 0), (Completed, 990)])],
+                vec![
+                    of(
+                        "risk",
+                        Some("pay"),
+                        told(Caller, &[(Pending, 10), (Timeout, 700)]),
+                    ),
+                    of(
+                        "risk",
+                        Some("pay"),
+                        told(Callee, &[(Executing, 400), (Completed, 800)]),
+                    ),
+                ],
+            ],
+            "completed in 990 ms over 2 steps; failed on the way: step risk (risk-v1.0 on \
+             fraud-7401) (late)",
+        ),
+        (
             "with a contradiction and a chain that broke",
             vec![vec![
                 caller(&[(Pending, 0), (Completed, 90)]).digests("a", "b"),

@@ -121,8 +121,8 @@ async fn collectors_that_start_together_make_the_tables_once() {
         let told = tale::report(&format!("task-{number}"), "step", 1, "caller", &states);
         assert_eq!(post(target, &[told]).await["accepted"], 1);
     }
-    let versions = "SELECT count(*) FROM hermes.versions";
-    assert_eq!(postgres.number(versions).await, 1);
+    let repeated = "SELECT count(*) - max(version) FROM hermes.versions";
+    assert_eq!(postgres.number(repeated).await, 0);
     assert_eq!(
         postgres.number("SELECT count(*) FROM hermes.tasks").await,
         4
