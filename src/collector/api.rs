@@ -5,7 +5,7 @@ mod speaker;
 
 use super::Desk;
 use super::attempt::Told;
-use super::book::{BookError, Recorded};
+use super::book::{BookError, MOST_CALLS, Recorded};
 use super::compare::compare;
 use super::ingest::{self, BodyError, Coding, PACKED_BYTES, Parsed, Rejected};
 use super::list::{Listing, Query as ListQuery};
@@ -13,6 +13,7 @@ use super::view;
 use crate::apart;
 use crate::socket::Peer;
 use crate::task::{Id, Problem, Timestamp};
+use crate::telemetry::log::Chain;
 use crate::telemetry::metrics::Received;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::body::{Body, Bytes, to_bytes};
@@ -175,7 +176,7 @@ async fn report_status(
     desk.stores.store(recorded.is_ok(), Ordering::Relaxed);
     let recorded = recorded.map_err(|error| {
         if !error.is_repeat() {
-            tracing::error!(error = &error as &dyn Error, "reports could not be stored");
+            tracing::error!(error = %Chain(&error), "reports could not be stored");
         }
         Refusal::store(&error)
     })?;
@@ -308,8 +309,15 @@ fn unreadable(error: &BodyError) -> Refusal {
 
 async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     let calls = reports(&desk, &id).await?;
+    let all = count_calls(&desk, &id).await?;
     let view = view::task(&calls, Timestamp::now()).ok_or_else(|| unknown(&desk, &id))?;
-    Ok(fresh(Json(view)))
+    Ok(fresh(Json(view.of_newest(all.min(MOST_CALLS), all))))
+}
+
+async fn count_calls(desk: &Desk, id: &str) -> Result<usize, Refusal> {
+    let parsed = Id::parse(id).or(Err(unknown(desk, id)))?;
+    let count = desk.book.count_calls(parsed).await;
+    count.map_err(|error| failed(&error))
 }
 
 async fn compared(
@@ -385,10 +393,7 @@ async fn list(
 
 fn failed(error: &BookError) -> Refusal {
     if !error.is_repeat() {
-        tracing::error!(
-            error = error as &dyn Error,
-            "a question could not be answered"
-        );
+        tracing::error!(error = %Chain(error), "a question could not be answered");
     }
     Refusal::store(error)
 }

@@ -5,8 +5,9 @@
 //!   timeout, and is shown as late
 //! - what an application says counts where no sidecar speaks; a watchdog's mark gives way to all
 
-use super::claims;
+use super::claims::Hearing;
 use crate::task::{Failure, Id, Report, Reporter, SlaLevel, State, StateAt, Timestamp};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long an application's own word holds a step open that no sidecar speaks of, and that has no
@@ -67,23 +68,59 @@ impl CallSummary {
 
 /// Groups the reports of one call by attempt, oldest attempt first.
 pub(super) fn attempts(told: &[Told]) -> Vec<Attempt<'_>> {
-    let mut numbers: Vec<u32> = told.iter().map(|told| told.report.attempt).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let attempt = |number| {
-        let mut of: Vec<&Told> = told
-            .iter()
-            .filter(|told| told.report.attempt == number)
-            .collect();
-        of.sort_by_key(|told| told.report.reporter);
-        let (heard, strangers) = claims::heard(of);
-        match heard.is_empty() {
-            // Somebody has to be heard for the attempt to be shown at all.
-            true => Attempt::decide(number, strangers, Vec::new()),
-            false => Attempt::decide(number, heard, strangers),
+    let hearing = Hearing::of(told);
+    let mut by_number: BTreeMap<u32, Vec<&Told>> = BTreeMap::new();
+    for told in told {
+        by_number.entry(told.report.attempt).or_default().push(told);
+    }
+    let groups = by_number.into_iter().map(|(number, mut of)| {
+        let key = |told: &Told| (told.report.reporter, !told.report.state.is_end());
+        of.sort_by(|one, two| {
+            let names = one.report.application.cmp(&two.report.application);
+            key(one).cmp(&key(two)).then(names)
+        });
+        let (heard, strangers) = hearing.split(of);
+        Group {
+            number,
+            heard,
+            strangers,
         }
-    };
-    numbers.into_iter().filter_map(attempt).collect()
+    });
+    let groups = settled(groups.collect()).into_iter();
+    let decided = groups.map(|group| Attempt::decide(group.number, group.heard, group.strangers));
+    decided.flatten().collect()
+}
+
+/// What is told of one attempt.
+struct Group<'a> {
+    number: u32,
+    heard: Vec<&'a Told>,
+    strangers: Vec<&'a Told>,
+}
+
+impl Group<'_> {
+    fn is_made(&self) -> bool {
+        let mut heard = self.heard.iter();
+        heard.any(|told| told.report.reporter != Reporter::Watchdog)
+    }
+}
+
+/// Leaves the attempts that were made. What only strangers tell of was not: that is shown beside
+/// the newest that was.
+fn settled(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    if !groups.iter().any(Group::is_made) {
+        // Somebody has to be heard for the call to be shown at all.
+        for group in groups.iter_mut().filter(|group| group.heard.is_empty()) {
+            std::mem::swap(&mut group.heard, &mut group.strangers);
+        }
+        return groups;
+    }
+    let (mut made, foreign): (Vec<_>, Vec<_>) = groups.into_iter().partition(Group::is_made);
+    if let Some(newest) = made.last_mut() {
+        let strangers = foreign.into_iter().flat_map(|group| group.strangers);
+        newest.strangers.extend(strangers);
+    }
+    made
 }
 
 /// Sums up the reports of one call; `None` without any.
@@ -96,7 +133,7 @@ pub(super) fn summarise(told: &[Told]) -> Option<CallSummary> {
         call_id: asked.call_id.clone(),
         task_id: asked.task_id.clone(),
         step_id: asked.step_id.clone(),
-        parent_step: parent(told),
+        parent_step: parent(&attempts),
         // The contract asked for; a fallback's attempts come later.
         agent: asked.agent.clone(),
         application: asked.application.clone(),
@@ -118,9 +155,17 @@ pub(super) fn newest<'s, 'a>(attempts: &'s [Attempt<'a>]) -> Option<&'s Attempt<
     of_a_sidecar.or(attempts.last())
 }
 
-/// Returns the step that made this call, as the first reporter that knows it says.
-pub(super) fn parent(told: &[Told]) -> Option<Id> {
-    told.iter().find_map(|told| told.report.parent_step.clone())
+/// Returns the step that made this call, as the first who is heard and knows it says; an application
+/// only where no sidecar speaks.
+fn parent(attempts: &[Attempt<'_>]) -> Option<Id> {
+    let of_sidecars = attempts.iter().any(Attempt::is_of_a_sidecar);
+    let counts = |report: &&Report| {
+        !of_sidecars || matches!(report.reporter, Reporter::Caller | Reporter::Callee)
+    };
+    let parent = attempts.iter().find_map(|attempt| {
+        attempt.first(|report| Some(report).filter(counts)?.parent_step.as_ref())
+    });
+    parent.cloned()
 }
 
 impl<'a> Attempt<'a> {
@@ -169,13 +214,18 @@ impl<'a> Attempt<'a> {
         self.decisive.reporter == Reporter::Watchdog
     }
 
-    /// Returns when its end should have been told.
+    /// Returns when its end should have been told: by the latest deadline of a sidecar, since the
+    /// caller waits on after its callee's.
     pub(super) fn due_at(&self) -> Timestamp {
-        let at = self.decisive.deadline_at;
-        match self.is_of_a_sidecar() || self.is_marked() {
-            true => at,
+        let sidecars = [Reporter::Caller, Reporter::Callee].map(|reporter| self.by(reporter));
+        let deadlines = sidecars.into_iter().flatten();
+        if let Some(latest) = deadlines.map(|report| report.deadline_at).max() {
+            return latest;
+        }
+        match self.is_marked() {
+            true => self.decisive.deadline_at,
             // The time of its word stands where a deadline would.
-            false => at.plus(OWN_WORD),
+            false => self.decisive.deadline_at.plus(OWN_WORD),
         }
     }
 
@@ -276,8 +326,11 @@ impl<'a> Attempt<'a> {
         self.told.iter().flat_map(of).chain(foreign).collect()
     }
 
-    /// Returns each state once, in life order, with who saw it best: the caller knows when a call
+    /// Returns each state once, in order of time, with who saw it best: the caller knows when a call
     /// was sent, the callee when it was executed, and who decided knows the end.
+    ///
+    /// Clocks differ, but a fallback's own attempt begins by its caller's choice, and nothing
+    /// follows an end.
     pub(super) fn states(&self) -> Vec<(StateAt, Reporter)> {
         let mut states: Vec<(StateAt, Reporter)> = Vec::new();
         for state in State::ALL.into_iter().filter(|state| !state.is_end()) {
@@ -294,11 +347,18 @@ impl<'a> Attempt<'a> {
             }
             states.extend(seen.first());
         }
+        let chosen = self
+            .by(Reporter::Caller)
+            .and_then(|report| report.states.first());
+        let is_chosen = |state| {
+            state == State::FallbackInvoked && chosen.is_some_and(|first| first.state == state)
+        };
+        // Of the same moment, life order stays.
+        states.sort_by_key(|(at, _)| (!is_chosen(at.state), at.at));
         if let Some(at) = self.ended_at() {
             let state = self.state;
             states.push((StateAt { state, at }, self.decisive.reporter));
         }
-        states.sort_by_key(|(at, _)| rank(at.state));
         states
     }
 

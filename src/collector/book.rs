@@ -12,6 +12,10 @@ use crate::task::{Id, Report, Reporter, State, Timestamp};
 use crate::telemetry::metrics::{Collector as Metrics, Received};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Calls of one task that are shown at most; the newest.
+pub(super) const MOST_CALLS: usize = 1_000;
 
 /// What became of a batch.
 #[derive(Debug, Default)]
@@ -24,11 +28,30 @@ pub(super) struct Recorded {
     pub(super) breaks: Vec<String>,
 }
 
-/// Open calls by state, and how many are past their deadline without a word of their end.
+/// Open calls by state, and how many are past their deadline without a word of their end, those that
+/// are marked for an hour.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OpenCounts {
     pub(super) by_state: Vec<(State, u64)>,
     pub(super) stalled: u64,
+}
+
+/// How long a call that only a mark has ended counts as stalled: long enough to be alarmed, and not
+/// for as long as it is remembered.
+pub(super) const STALLED: Duration = Duration::from_secs(3600);
+
+/// A place in the order in which open calls become due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) deadline_at: Timestamp,
+    pub(super) call_id: String,
+}
+
+/// Some of the calls that are overdue, and the last of them where there may be more.
+#[derive(Debug)]
+pub(super) struct Overdue<T> {
+    pub(super) calls: Vec<T>,
+    pub(super) next: Option<Due>,
 }
 
 /// Why the book did not answer.
@@ -97,11 +120,19 @@ impl Book {
         }
     }
 
-    /// Reads all that is known of a task, grouped by call.
+    /// Reads what is known of a task, grouped by call: of its newest `MOST_CALLS`.
     pub(super) async fn task(&self, task_id: Id) -> Result<Vec<Vec<Told>>, BookError> {
         match self {
             Self::Sqlite(book) => Ok(book.task(task_id).await?),
             Self::Postgres(book) => Ok(book.task(task_id).await?),
+        }
+    }
+
+    /// Counts all calls of a task.
+    pub(super) async fn count_calls(&self, task_id: Id) -> Result<usize, BookError> {
+        match self {
+            Self::Sqlite(book) => Ok(book.count_calls(task_id).await?),
+            Self::Postgres(book) => Ok(book.count_calls(task_id).await?),
         }
     }
 
@@ -120,19 +151,24 @@ impl Book {
         }
     }
 
-    /// Reads at most `most` attempts that are open although their deadline was before `cutoff`, the
-    /// longest due first: of each open call the attempt that it stands by, as its decisive report
+    /// Reads of at most `most` calls after a place, which are open although their deadline was before
+    /// `cutoff`, the attempts that are open, the longest due first: of each call the attempt that it stands by, as its decisive report
     /// tells it, with the deadline that counts. One that was marked has ended, and is not read again.
     pub(super) async fn overdue(
         &self,
+        after: Due,
         cutoff: Timestamp,
         most: usize,
-    ) -> Result<Vec<Report>, BookError> {
-        let calls = match self {
-            Self::Sqlite(book) => book.overdue(cutoff, most).await?,
-            Self::Postgres(book) => book.overdue(cutoff, most).await?,
+    ) -> Result<Overdue<Report>, BookError> {
+        let overdue = match self {
+            Self::Sqlite(book) => book.overdue(after, cutoff, most).await?,
+            Self::Postgres(book) => book.overdue(after, cutoff, most).await?,
         };
-        Ok(calls.iter().filter_map(|told| standing(told)).collect())
+        let calls = overdue.calls.iter();
+        Ok(Overdue {
+            calls: calls.filter_map(|told| standing(told)).collect(),
+            next: overdue.next,
+        })
     }
 
     /// Forgets some calls that began before `cutoff`; returns whether there are more.
@@ -150,6 +186,17 @@ impl Book {
                 book.close().await;
                 Ok(())
             }
+        }
+    }
+}
+
+impl Due {
+    /// Returns the place before all calls that are due at an instant or later.
+    pub(super) fn from(deadline_at: Timestamp) -> Self {
+        Self {
+            deadline_at,
+            // Before every id.
+            call_id: String::new(),
         }
     }
 }

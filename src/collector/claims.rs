@@ -4,56 +4,133 @@
 //! applications are kept apart, and the two sides vouch for each other: a caller names the
 //! application of the instance it chose, a callee the application that called.
 //!
+//! - a call has one caller, whatever the number of an attempt: who claims to be another is a
+//!   stranger in each
 //! - whoever the caller did not mean is not heard as its callee
 //! - whoever the callee that it means did not hear from is not heard as its caller
 //! - of several that nothing speaks against, those who name each other come first; the order of
 //!   arrival counts for nothing
+//! - of applications that tell of their own work nobody can vouch: the one that is a side comes
+//!   first, then the first by name
 //! - the others are strangers: kept and shown, never applied
 
 use super::attempt::Told;
 use crate::task::{Report, Reporter};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Applications that may claim to be the same side of an attempt; each report is weighed against
+/// all of them.
+pub(super) const MOST_CLAIMS: usize = 8;
+
+/// Why a report of one more is refused.
+pub(super) const TOO_MANY: &str =
+    "8 other applications have already reported as this side of the attempt";
 
 /// Names who speaks in a report: what the same voice says again is a repeat or a conflict.
 pub(super) fn voice(report: &Report) -> String {
     let reporter = report.reporter.as_str();
     match report.reporter {
-        Reporter::Caller | Reporter::Callee => format!("{reporter}:{}", report.application),
-        Reporter::Application | Reporter::Watchdog => reporter.to_owned(),
+        // The collector's own.
+        Reporter::Watchdog => reporter.to_owned(),
+        _ => format!("{reporter}:{}", report.application),
     }
 }
 
-/// Splits the reports of one attempt into those that are heard and those of strangers.
-pub(super) fn heard(told: Vec<&Told>) -> (Vec<&Told>, Vec<&Told>) {
-    let claims = |reporter| -> Vec<&Report> {
-        let all = told.iter().map(|told| &told.report);
-        all.filter(|report| report.reporter == reporter).collect()
-    };
-    let callees = claims(Reporter::Callee);
-    let caller = best(&claims(Reporter::Caller), |claim| {
-        as_caller(claim, &callees)
-    });
-    let callee = best(&callees, |claim| match caller {
-        Some(caller) => as_callee(claim, caller),
-        None => Some(0),
-    });
-    let is_heard = |told: &&Told| {
-        let is =
-            |chosen: Option<&Report>| chosen.is_some_and(|one| std::ptr::eq(one, &told.report));
-        match told.report.reporter {
-            Reporter::Caller => is(caller),
-            Reporter::Callee => is(callee),
-            Reporter::Application | Reporter::Watchdog => true,
+/// Bounds the voices that claim to be the same side as this report's.
+pub(super) fn rivals(report: &Report) -> Range<String> {
+    // The sign after the colon.
+    let reporter = report.reporter.as_str();
+    format!("{reporter}:")..format!("{reporter};")
+}
+
+/// Who counts in one call.
+pub(super) struct Hearing<'a> {
+    /// The application that made the call; nothing where none claims to that may be heard.
+    caller: Option<&'a str>,
+    /// By callee, whom it names as its caller in any attempt.
+    named: BTreeMap<&'a str, BTreeSet<&'a str>>,
+}
+
+impl<'a> Hearing<'a> {
+    pub(super) fn of(told: &'a [Told]) -> Self {
+        let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut callees: BTreeMap<u32, Vec<&Report>> = BTreeMap::new();
+        for report in by(told.iter(), Reporter::Callee) {
+            callees.entry(report.attempt).or_default().push(report);
+            if let Some(peer) = &report.peer {
+                named.entry(&report.application).or_default().insert(peer);
+            }
         }
-    };
-    told.into_iter().partition(is_heard)
+        let mut hearing = Self {
+            caller: None,
+            named,
+        };
+        let caller = best(by(told.iter(), Reporter::Caller), |claim| {
+            let callees = callees.get(&claim.attempt).map_or(&[][..], Vec::as_slice);
+            hearing.as_caller(claim, callees)
+        });
+        hearing.caller = caller.map(|claim| claim.application.as_str());
+        hearing
+    }
+
+    /// Splits the reports of one attempt into those that are heard and those of strangers.
+    pub(super) fn split(&self, told: Vec<&'a Told>) -> (Vec<&'a Told>, Vec<&'a Told>) {
+        let callees: Vec<&Report> = by(told.iter().copied(), Reporter::Callee).collect();
+        let claims = by(told.iter().copied(), Reporter::Caller);
+        let claims = claims.filter(|claim| self.caller == Some(&claim.application));
+        let caller = best(claims, |claim| self.as_caller(claim, &callees));
+        let callee = best(callees.iter().copied(), |claim| match caller {
+            Some(caller) => as_callee(claim, caller),
+            None => Some(0),
+        });
+        let own = best(by(told.iter().copied(), Reporter::Application), |claim| {
+            let is = |side: Option<&Report>| {
+                side.is_some_and(|side| side.application == claim.application)
+            };
+            Some(u8::from(is(callee) || is(caller)))
+        });
+        let is_heard = |told: &&Told| {
+            let is = |chosen: Option<&Report>| {
+                chosen.is_some_and(|one| one.application == told.report.application)
+            };
+            match told.report.reporter {
+                Reporter::Caller => is(caller),
+                Reporter::Callee => is(callee),
+                Reporter::Application => is(own),
+                Reporter::Watchdog => true,
+            }
+        };
+        told.into_iter().partition(is_heard)
+    }
+
+    /// Ranks who claims to be the caller by what those it means say of it.
+    fn as_caller(&self, claim: &Report, callees: &[&Report]) -> Option<u8> {
+        let meant = claim.peer.as_deref().and_then(|peer| self.named.get(peer));
+        if meant.is_some_and(|named| !named.contains(claim.application.as_str())) {
+            return None;
+        }
+        let rank = callees.iter().filter_map(|callee| as_callee(callee, claim));
+        Some(rank.max().unwrap_or(0))
+    }
+}
+
+/// Returns what is told as one side.
+fn by<'a>(
+    told: impl Iterator<Item = &'a Told>,
+    reporter: Reporter,
+) -> impl Iterator<Item = &'a Report> {
+    let reports = told.map(|told| &told.report);
+    reports.filter(move |report| report.reporter == reporter)
 }
 
 /// Returns the claim that ranks highest; of equals the first by name.
-fn best<'a>(claims: &[&'a Report], rank: impl Fn(&Report) -> Option<u8>) -> Option<&'a Report> {
-    let ranked = claims
-        .iter()
-        .filter_map(|claim| Some((rank(claim)?, *claim)));
+fn best<'a>(
+    claims: impl Iterator<Item = &'a Report>,
+    rank: impl Fn(&Report) -> Option<u8>,
+) -> Option<&'a Report> {
+    let ranked = claims.filter_map(|claim| Some((rank(claim)?, claim)));
     let best = ranked.max_by_key(|(rank, claim)| (*rank, Reverse(&claim.application)));
     best.map(|(_, claim)| claim)
 }
@@ -62,22 +139,6 @@ fn best<'a>(claims: &[&'a Report], rank: impl Fn(&Report) -> Option<u8>) -> Opti
 fn names(report: &Report, other: &Report) -> Option<bool> {
     let peer = report.peer.as_ref()?;
     Some(*peer == other.application)
-}
-
-/// Ranks who claims to be the caller by what those it means say of it.
-fn as_caller(claim: &Report, callees: &[&Report]) -> Option<u8> {
-    let meant = || {
-        let callees = callees.iter();
-        callees.filter(|callee| names(claim, callee) != Some(false))
-    };
-    let is_denied = |callee: &&&Report| {
-        names(claim, callee) == Some(true) && names(callee, claim) == Some(false)
-    };
-    if meant().any(|callee| is_denied(&callee)) {
-        return None;
-    }
-    let rank = meant().map(|callee| as_callee(callee, claim).unwrap_or(0));
-    Some(rank.max().unwrap_or(0))
 }
 
 /// Ranks who claims to be the callee of this caller.
@@ -101,7 +162,7 @@ mod tests {
     use super::super::attempt::attempts;
     use super::super::attempt::tests::told;
     use super::*;
-    use crate::task::Reporter::{Callee, Caller};
+    use crate::task::Reporter::{Application, Callee, Caller};
     use crate::task::State;
     use crate::task::State::{Completed, FailedExecution, Pending, Timeout};
 
@@ -189,7 +250,7 @@ mod tests {
         ];
         for (what, mut claims, caller, callee) in rows {
             for _ in 0..2 {
-                let (heard, strangers) = heard(claims.iter().collect());
+                let (heard, strangers) = Hearing::of(&claims).split(claims.iter().collect());
                 assert_eq!(heard.len() + strangers.len(), claims.len(), "{what}");
                 let of = |reporter| {
                     let mut of = heard.iter().filter(|told| told.report.reporter == reporter);
@@ -221,6 +282,32 @@ mod tests {
             self.report.states.truncate(1);
             self.report.state = Pending;
             self
+        }
+    }
+
+    #[test]
+    fn of_applications_own_words_that_of_a_side_counts() {
+        let own = |application, end| claim(Application, application, None, end);
+        let sides = [
+            claim(Caller, "shop", Some("fraud"), Pending),
+            claim(Callee, "fraud", Some("shop"), Pending),
+        ];
+        let words = [own("evil", FailedExecution), own("fraud", Completed)];
+        for (told, heard) in [
+            (words.to_vec(), "evil"),
+            ([sides.to_vec(), words.to_vec()].concat(), "fraud"),
+        ] {
+            for reversed in [false, true] {
+                let mut told = told.clone();
+                if reversed {
+                    told.reverse();
+                }
+                let attempts = attempts(&told);
+                assert_eq!(attempts.len(), 1);
+                assert_eq!(attempts[0].by(Application).unwrap().application, heard);
+                // What the other says is shown.
+                assert_eq!(attempts[0].conflicts().len(), 1);
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use super::attempt::{Attempt, Told, newest};
 use super::step::{Step, leading, steps};
 use crate::task::{Id, State, Timestamp};
 use serde::Serialize;
+use std::collections::{HashMap, HashSet};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison<'a> {
@@ -120,46 +121,121 @@ type Pair<'s, 'a> = (Option<&'s Step<'a>>, Option<&'s Step<'a>>);
 
 /// Pairs steps in the order of the first task; what only the second has stands where it began.
 fn pairs<'s, 'a>(left: &'s [Step<'a>], right: &'s [Step<'a>]) -> Vec<Pair<'s, 'a>> {
-    let mut partner: Vec<Option<usize>> = vec![None; left.len()];
-    let mut is_taken = vec![false; right.len()];
-    type Fits = fn(&Step<'_>, &Step<'_>) -> bool;
-    // From the surest to the loosest; each takes only what those before it have left.
-    let ways: [Fits; 4] = [
-        |one, two| one.call.step_id == two.call.step_id,
-        |one, two| has_equal_place(one, two) && has_equal_input(one, two),
-        has_equal_place,
-        |one, two| one.call.agent == two.call.agent,
-    ];
-    for fits in ways {
-        for (place, one) in left.iter().enumerate() {
-            if partner[place].is_some() {
-                continue;
-            }
-            let mut free = right.iter().enumerate().filter(|(at, _)| !is_taken[*at]);
-            if let Some((at, _)) = free.find(|(_, two)| fits(one, two)) {
-                partner[place] = Some(at);
-                is_taken[at] = true;
-            }
-        }
+    let mut pairing = Pairing::new(left, right);
+    pairing.pair(0..left.len(), |_, one, two| {
+        one.call.step_id == two.call.step_id
+    });
+    // Parents first: where a step belongs is told by whose partner its parent is.
+    for level in levels(left) {
+        let in_place = |pairing: &Pairing<'_, '_>, one: &Step<'_>, two: &Step<'_>| {
+            one.call.agent == two.call.agent && pairing.has_equal_parents(one, two)
+        };
+        pairing.pair(level.iter().copied(), |pairing, one, two| {
+            in_place(pairing, one, two) && has_equal_input(one, two)
+        });
+        pairing.pair(level.iter().copied(), in_place);
     }
-    let mut rows: Vec<Pair<'s, 'a>> = Vec::with_capacity(left.len());
-    let mut next = 0;
-    for (one, partner) in left.iter().zip(partner) {
-        if let Some(at) = partner {
-            let alone = (next..at).filter(|between| !is_taken[*between]);
-            rows.extend(alone.map(|between| (None, Some(&right[between]))));
-            next = next.max(at + 1);
-        }
-        rows.push((Some(one), partner.map(|at| &right[at])));
-    }
-    let rest = (next..right.len()).filter(|at| !is_taken[*at]);
-    rows.extend(rest.map(|at| (None, Some(&right[at]))));
-    rows
+    pairing.pair(0..left.len(), |_, one, two| {
+        one.call.agent == two.call.agent
+    });
+    pairing.rows()
 }
 
-fn has_equal_place(one: &Step<'_>, two: &Step<'_>) -> bool {
-    let is_root = |step: &Step<'_>| step.call.parent_step.is_none();
-    one.call.agent == two.call.agent && is_root(one) == is_root(two)
+/// Groups the places of steps by how deep they lie, the roots first.
+fn levels(steps: &[Step<'_>]) -> Vec<Vec<usize>> {
+    let mut rest: Vec<usize> = (0..steps.len()).collect();
+    let mut levels = Vec::new();
+    while !rest.is_empty() {
+        let waiting: HashSet<&Id> = rest.iter().map(|at| &steps[*at].call.step_id).collect();
+        let is_below = |at: &usize| {
+            let parent = steps[*at].call.parent_step.as_ref();
+            parent.is_some_and(|parent| waiting.contains(parent))
+        };
+        let (below, level): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(is_below);
+        if level.is_empty() {
+            // Ids come from outside; a circle has no top.
+            levels.push(below);
+            break;
+        }
+        levels.push(level);
+        rest = below;
+    }
+    levels
+}
+
+/// Which step of the one task stands for which of the other, so far.
+struct Pairing<'s, 'a> {
+    left: &'s [Step<'a>],
+    right: &'s [Step<'a>],
+    partner: Vec<Option<usize>>,
+    is_taken: Vec<bool>,
+    /// By step of the first task, the step that is its partner.
+    by_id: HashMap<&'s Id, &'s Id>,
+    /// Steps of the second task.
+    others: HashSet<&'s Id>,
+}
+
+impl<'s, 'a> Pairing<'s, 'a> {
+    fn new(left: &'s [Step<'a>], right: &'s [Step<'a>]) -> Self {
+        Self {
+            left,
+            right,
+            partner: vec![None; left.len()],
+            is_taken: vec![false; right.len()],
+            by_id: HashMap::new(),
+            others: right.iter().map(|step| &step.call.step_id).collect(),
+        }
+    }
+
+    /// Pairs those of `places` that have no partner with the first that fits and is free.
+    fn pair(
+        &mut self,
+        places: impl IntoIterator<Item = usize>,
+        fits: impl Fn(&Self, &Step<'a>, &Step<'a>) -> bool,
+    ) {
+        for place in places {
+            if self.partner[place].is_some() {
+                continue;
+            }
+            let one = &self.left[place];
+            let mut free = (0..self.right.len()).filter(|at| !self.is_taken[*at]);
+            if let Some(at) = free.find(|at| fits(self, one, &self.right[*at])) {
+                self.partner[place] = Some(at);
+                self.is_taken[at] = true;
+                self.by_id
+                    .insert(&one.call.step_id, &self.right[at].call.step_id);
+            }
+        }
+    }
+
+    /// Says whether the parents of two steps are partners, or neither has one that is known.
+    fn has_equal_parents(&self, one: &Step<'_>, two: &Step<'_>) -> bool {
+        match (&one.call.parent_step, &two.call.parent_step) {
+            (None, None) => true,
+            (Some(one), Some(two)) => match self.by_id.get(one) {
+                Some(partner) => *partner == two,
+                None => !self.others.contains(two),
+            },
+            _ => false,
+        }
+    }
+
+    fn rows(self) -> Vec<Pair<'s, 'a>> {
+        let (right, is_taken) = (self.right, self.is_taken);
+        let mut rows: Vec<Pair<'s, 'a>> = Vec::with_capacity(self.left.len());
+        let mut next = 0;
+        for (one, partner) in self.left.iter().zip(self.partner) {
+            if let Some(at) = partner {
+                let alone = (next..at).filter(|between| !is_taken[*between]);
+                rows.extend(alone.map(|between| (None, Some(&right[between]))));
+                next = next.max(at + 1);
+            }
+            rows.push((Some(one), partner.map(|at| &right[at])));
+        }
+        let rest = (next..right.len()).filter(|at| !is_taken[*at]);
+        rows.extend(rest.map(|at| (None, Some(&right[at]))));
+        rows
+    }
 }
 
 fn has_equal_input(one: &Step<'_>, two: &Step<'_>) -> bool {
@@ -380,6 +456,34 @@ mod tests {
         assert_eq!(got["same"], true, "{got}");
         assert_eq!(got["steps"][1]["other"]["step_id"], "n3");
         assert_eq!(got["steps"][2]["other"]["step_id"], "n2");
+    }
+
+    #[test]
+    fn equal_steps_are_paired_below_the_same_parent() {
+        let below = |mut task: Vec<Vec<Told>>, parents: [usize; 2]| {
+            for (call, parent) in [3, 4].into_iter().zip(parents) {
+                let parent = task[parent][0].report.step_id.clone();
+                task[call][0].report.parent_step = Some(parent);
+            }
+            task
+        };
+        // Two of `b`, each of which calls `c`: the other way round the second time.
+        let steps = |ids: [&'static str; 5]| {
+            [
+                (ids[0], "a-v1.0", 0, "i", "o"),
+                (ids[1], "b-v1.0", 1, "x", "ox"),
+                (ids[2], "b-v1.0", 2, "y", "oy"),
+                (ids[3], "c-v1.0", 10, "i", "o"),
+                (ids[4], "c-v1.0", 11, "i", "o"),
+            ]
+        };
+        let one = task("t-1", &steps(["m1", "m2", "m3", "m4", "m5"]));
+        let two = task("t-2", &steps(["n1", "n2", "n3", "n4", "n5"]));
+        let (one, two) = (below(one, [1, 2]), below(two, [2, 1]));
+        let got = compare(&one, &two, Timestamp::from_millis(1_000)).unwrap();
+        let got = serde_json::to_value(got).unwrap();
+        assert_eq!(got["steps"][3]["other"]["step_id"], "n5", "{got}");
+        assert_eq!(got["steps"][4]["other"]["step_id"], "n4", "{got}");
     }
 
     #[test]

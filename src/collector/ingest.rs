@@ -10,6 +10,7 @@ use crate::task::{MOST_ATTEMPTS, Report, Reporter, Short, Timestamp, Unfit};
 use flate2::read::GzDecoder;
 use serde_json::value::RawValue;
 use std::io::Read;
+use std::time::Duration;
 
 /// The longest body, as it comes and unpacked.
 pub(super) const PACKED_BYTES: usize = 4 << 20;
@@ -22,6 +23,12 @@ const MOST_REPORTS: usize = 1_000;
 const REPORT_BYTES: usize = 64 << 10;
 const MOST_STATES: usize = 16;
 const NAME_BYTES: usize = 256;
+
+/// How far a sender's clock may be ahead of this one. What is told of a far future would head all
+/// lists, and stay open, for as long.
+const AHEAD: Duration = Duration::from_secs(24 * 3600);
+/// The longest time that a call may take.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// How a body is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +148,7 @@ fn report(item: &[u8], now: Timestamp, caller: Option<&str>) -> Result<Told, Str
         conflicts: Vec::new(),
     };
     check(&told.report)?;
+    check_times(&told.report, now)?;
     Ok(told)
 }
 
@@ -170,6 +178,27 @@ fn check(report: &Report) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses what no clock that is roughly right can have shown.
+fn check_times(report: &Report, now: Timestamp) -> Result<(), String> {
+    let latest = now.plus(AHEAD);
+    let ahead = report.states.iter().find(|state| state.at > latest);
+    if let Some(ahead) = ahead {
+        return Err(format!(
+            "{} at {} is more than a day ahead of the collector's clock, {now}; set the sender's",
+            ahead.state, ahead.at
+        ));
+    }
+    let deadline_at = report.deadline_at;
+    // A call of the longest time, by a clock that is as far ahead as it may be.
+    if deadline_at > latest.plus(LONGEST) {
+        return Err(format!(
+            "deadline_at {deadline_at} is more than two days ahead of the collector's clock, {now}; \
+             set the sender's"
+        ));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +208,11 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
     use std::io::Write;
+
+    /// A moment after the reports of `full`, whatever the time is.
+    fn now() -> Timestamp {
+        serde_json::from_value("2026-11-30T12:00:00.000Z".into()).unwrap()
+    }
 
     fn full(call: &str) -> Value {
         json!({
@@ -196,7 +230,7 @@ mod tests {
     }
 
     fn taken(body: &str) -> (Vec<usize>, Vec<Rejected>) {
-        let parsed = parse(body.as_bytes(), Timestamp::from_millis(7), None).unwrap();
+        let parsed = parse(body.as_bytes(), now(), None).unwrap();
         let taken = parsed.taken.iter().map(|(index, _)| *index).collect();
         (taken, parsed.rejected)
     }
@@ -237,11 +271,11 @@ mod tests {
     #[test]
     fn bodies_that_hold_no_reports_are_refused() {
         for body in ["", "7", "null", "{", "[{]", "hello"] {
-            let error = parse(body.as_bytes(), Timestamp::now(), None).unwrap_err();
+            let error = parse(body.as_bytes(), now(), None).unwrap_err();
             assert!(matches!(error, BodyError::Json(_)), "{body}");
         }
         let many = format!("[{}0]", "0,".repeat(MOST_REPORTS));
-        let error = parse(many.as_bytes(), Timestamp::now(), None).unwrap_err();
+        let error = parse(many.as_bytes(), now(), None).unwrap_err();
         assert_eq!(error, BodyError::TooMany);
     }
 
@@ -275,6 +309,35 @@ mod tests {
         }
         let (_, rejected) = taken(&with(|r| r["pad"] = "x".repeat(70_000).into()).to_string());
         assert!(rejected[0].reason.contains("at most 65536 bytes"));
+    }
+
+    #[test]
+    fn times_of_a_far_future_are_refused() {
+        for (states, deadline, reason) in [
+            ("2026-12-01T12:00:00.000Z", "2026-12-02T12:00:00.000Z", None),
+            (
+                "2026-12-01T12:00:00.001Z",
+                "2026-12-01T12:00:00.500Z",
+                Some("completed at 2026-12-01T12:00:00.001Z is more than a day ahead"),
+            ),
+            (
+                "2026-11-30T12:00:00.000Z",
+                "9999-12-02T12:00:00.000Z",
+                Some("deadline_at 9999-12-02T12:00:00.000Z is more than two days ahead"),
+            ),
+            ("1970-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", None),
+        ] {
+            let report = with(|r| {
+                r["states"][0]["at"] = states.into();
+                r["deadline_at"] = deadline.into();
+            });
+            let (_, rejected) = taken(&report.to_string());
+            let got = rejected.first().map(|rejected| rejected.reason.as_str());
+            match reason {
+                None => assert_eq!(got, None),
+                Some(reason) => assert!(got.unwrap().starts_with(reason), "{got:?}"),
+            }
+        }
     }
 
     #[test]
@@ -330,7 +393,7 @@ mod tests {
             encoder.finish().unwrap()
         };
         let packed = pack(full("a").to_string().as_bytes());
-        let parsed = read(&packed, Coding::Gzip, Timestamp::now(), None).unwrap();
+        let parsed = read(&packed, Coding::Gzip, now(), None).unwrap();
         assert_eq!(parsed.taken.len(), 1);
         let cut = &packed[..packed.len() / 2];
         for (body, error) in [
@@ -338,18 +401,15 @@ mod tests {
             (b"plain".to_vec(), BodyError::Gzip),
             (pack(&vec![b' '; UNPACKED_BYTES + 1]), BodyError::TooLong),
         ] {
-            assert_eq!(
-                read(&body, Coding::Gzip, Timestamp::now(), None).unwrap_err(),
-                error
-            );
+            assert_eq!(read(&body, Coding::Gzip, now(), None).unwrap_err(), error);
         }
     }
 
     proptest! {
         #[test]
         fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            parse(&body, Timestamp::now(), None).ok();
-            read(&body, Coding::Gzip, Timestamp::now(), None).ok();
+            parse(&body, now(), None).ok();
+            read(&body, Coding::Gzip, now(), None).ok();
         }
 
         #[test]

@@ -2,8 +2,8 @@
 //! are published and who runs them.
 //!
 //! - a report is confirmed only after it is on disk; one bad report bothers no other
-//! - identity is (call, attempt, reporter, state): repeats are duplicates, a different end state
-//!   by the same reporter is a conflict, kept and shown, never applied
+//! - identity is (call, attempt, reporter and its application, state): repeats are duplicates, a
+//!   different end state by the same one is a conflict, kept and shown, never applied
 //! - reports and tasks need a certificate or the token, where there are any; `/metrics`, `/live`
 //!   and `/ready` need no token
 //! - whoever shows a certificate reports for the application it names, and for no other
@@ -187,8 +187,8 @@ impl Collector {
     }
 
     /// Serves until the process stops, then lets running requests end; that is bounded.
-    pub async fn serve(&self, listener: Listener, tls: Option<ServerTls>, mut lifecycle: Observer) {
-        let mut lifecycle_too = lifecycle.clone();
+    pub async fn serve(&self, listener: Listener, tls: Option<ServerTls>, lifecycle: Observer) {
+        let mut ending = lifecycle.clone();
         let routes = Routes::new(api::router(self.desk.clone()));
         let connections = TaskTracker::new();
         let serving = socket::serve(
@@ -196,23 +196,19 @@ impl Collector {
             tls,
             routes,
             watch::Sender::new(LIMITS).subscribe(),
-            lifecycle.clone(),
+            lifecycle,
             connections.clone(),
         );
-        let forgetting = async {
-            tokio::select! {
-                () = retention::run(&self.desk) => {}
-                () = watchdog::run(&self.desk.book) => {}
-                () = lifecycle.reached(Phase::Stopping) => {}
-            }
-        };
         let tending = async {
+            // Each goes on for ever.
+            let forgetting = retention::run(&self.desk);
+            let watching = watchdog::run(&self.desk.book);
             tokio::select! {
-                () = self.desk.book.tend() => {}
-                () = lifecycle_too.reached(Phase::Stopping) => {}
+                _ = async { tokio::join!(forgetting, watching, self.desk.book.tend()) } => {}
+                () = ending.reached(Phase::Stopping) => {}
             }
         };
-        tokio::join!(serving, forgetting, tending);
+        tokio::join!(serving, tending);
         connections.close();
         connections.wait().await;
     }

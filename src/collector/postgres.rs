@@ -1,7 +1,7 @@
 //! The collector's book in PostgreSQL, shared by several collectors.
 //!
-//! - the same meaning as in SQLite: the first of (call, attempt, reporter, state) wins, sums of calls
-//!   and tasks change in the transaction that takes the report
+//! - the same meaning as in SQLite: the first of (call, attempt, reporter and its application, state)
+//!   wins, sums of calls and tasks change in the transaction that takes the report
 //! - a report is confirmed after its commit, which is on disk there whatever the server's default is
 //! - lost connections, full pools and silence are errors within seconds; the sender tries again
 //! - elsewhere: what sums mean (`attempt`), what is shown (`view`)
@@ -20,7 +20,7 @@ pub use address::Address;
 pub use fault::Error;
 
 use super::attempt::Told;
-use super::book::{OpenCounts, Recorded};
+use super::book::{Due, OpenCounts, Overdue, Recorded};
 use super::list::{Filter, Page};
 use crate::task::{Id, Timestamp};
 use crate::telemetry::metrics::Collector as Metrics;
@@ -99,6 +99,14 @@ impl Book {
         .await
     }
 
+    pub(super) async fn count_calls(&self, task_id: Id) -> Result<usize, Error> {
+        self.ask(|lease| {
+            let task_id = task_id.clone();
+            Box::pin(async move { read::count_calls(lease, &task_id).await })
+        })
+        .await
+    }
+
     pub(super) async fn tasks(&self, filter: Filter, now: Timestamp) -> Result<Page, Error> {
         self.ask(|lease| Box::pin(read::page(lease, filter.clone(), now)))
             .await
@@ -111,11 +119,15 @@ impl Book {
 
     pub(super) async fn overdue(
         &self,
+        after: Due,
         cutoff: Timestamp,
         most: usize,
-    ) -> Result<Vec<Vec<Told>>, Error> {
-        self.ask(|lease| Box::pin(read::overdue(lease, cutoff, most)))
-            .await
+    ) -> Result<Overdue<Vec<Told>>, Error> {
+        self.ask(|lease| {
+            let after = after.clone();
+            Box::pin(async move { read::overdue(lease, &after, cutoff, most).await })
+        })
+        .await
     }
 
     pub(super) async fn forget(&self, cutoff: Timestamp) -> Result<bool, Error> {

@@ -11,7 +11,7 @@ mod read;
 mod sums;
 
 use super::attempt::{Told, summarise};
-use super::book::{OpenCounts, Recorded, bit};
+use super::book::{Due, OpenCounts, Overdue, Recorded, bit};
 use super::claims;
 use super::list::{Filter, Page};
 use crate::contract::trust;
@@ -98,6 +98,15 @@ const SCHEMA: Schema = Schema {
         ALTER TABLE calls ADD COLUMN marked INTEGER NOT NULL DEFAULT 0;
         CREATE INDEX calls_marked ON calls (call_id) WHERE marked;
     ",
+        "
+        CREATE INDEX calls_ended ON calls (task_id, by_sidecar, ended_at)
+            WHERE ended_at IS NOT NULL;
+        ALTER TABLE tasks DROP COLUMN latest_end;
+    ",
+        "
+        DROP INDEX calls_marked;
+        CREATE INDEX calls_marked_at ON calls (ended_at) WHERE marked;
+    ",
     ],
 };
 
@@ -132,10 +141,16 @@ impl Book {
             .await
     }
 
-    /// Reads all that is known of a task, grouped by call.
+    /// Reads what is known of a task, grouped by call.
     pub(super) async fn task(&self, task_id: Id) -> Result<Vec<Vec<Told>>, StoreError> {
         self.store
             .read(move |connection| read::load_task(connection, &task_id))
+            .await
+    }
+
+    pub(super) async fn count_calls(&self, task_id: Id) -> Result<usize, StoreError> {
+        self.store
+            .read(move |connection| read::count_calls(connection, &task_id))
             .await
     }
 
@@ -152,14 +167,16 @@ impl Book {
             .await
     }
 
-    /// Reads what is told of open calls whose deadline was before `cutoff`, the longest due first.
+    /// Reads what is told of open calls after a place and with a deadline before `cutoff`, the longest
+    /// due first.
     pub(super) async fn overdue(
         &self,
+        after: Due,
         cutoff: Timestamp,
         most: usize,
-    ) -> Result<Vec<Vec<Told>>, StoreError> {
+    ) -> Result<Overdue<Vec<Told>>, StoreError> {
         self.store
-            .read(move |connection| read::load_overdue(connection, cutoff, most))
+            .read(move |connection| read::load_overdue(connection, &after, cutoff, most))
             .await
     }
 
@@ -190,14 +207,14 @@ fn record(connection: &Connection, reports: &[Told]) -> rusqlite::Result<Recorde
             continue;
         }
         let result = put(connection, told)?;
-        if result == Received::Accepted {
+        if result == Ok(Received::Accepted) {
             touched.insert(&report.call_id, &report.task_id);
             if report.state.is_end() {
                 let finished = (report.application.clone(), report.state);
                 recorded.finished.push(finished);
             }
         }
-        recorded.results.push(Ok(result));
+        recorded.results.push(result);
     }
     for call_id in touched.into_keys() {
         let told = read::load_call(connection, call_id.as_str())?;
@@ -218,8 +235,9 @@ fn task_of(connection: &Connection, call_id: &Id) -> rusqlite::Result<Option<Str
     found.optional()
 }
 
-/// Stores one report: the first with its state wins, an end state stays.
-fn put(connection: &Connection, told: &Told) -> rusqlite::Result<Received> {
+/// Stores one report: the first with its state wins, an end state stays. The inner error says why
+/// it is refused.
+fn put(connection: &Connection, told: &Told) -> rusqlite::Result<Result<Received, &'static str>> {
     let report = &told.report;
     let mut statement = connection.prepare_cached(
         "SELECT id, seen, state FROM reports
@@ -234,11 +252,14 @@ fn put(connection: &Connection, told: &Told) -> rusqlite::Result<Received> {
     let known: Option<(i64, i64, State)> = statement.query_row(identity, row).optional()?;
     let bit = bit(report.state);
     let Some((id, seen, present)) = known else {
+        if count_rivals(connection, report)? >= claims::MOST_CLAIMS {
+            return Ok(Err(claims::TOO_MANY));
+        }
         insert(connection, told, bit)?;
-        return Ok(Received::Accepted);
+        return Ok(Ok(Received::Accepted));
     };
     if seen & bit != 0 {
-        return Ok(Received::Duplicate);
+        return Ok(Ok(Received::Duplicate));
     }
     let is_conflict = present.is_end() && report.state.is_end();
     if is_conflict {
@@ -260,11 +281,24 @@ fn put(connection: &Connection, told: &Told) -> rusqlite::Result<Received> {
         let name = report.state.as_str();
         statement.execute(params![id, name, json(report)?, told.detail])?;
     }
-    Ok(if is_conflict {
+    Ok(Ok(if is_conflict {
         Received::Conflict
     } else {
         Received::Accepted
-    })
+    }))
+}
+
+/// Counts who has reported as the same side of the attempt.
+fn count_rivals(connection: &Connection, report: &Report) -> rusqlite::Result<usize> {
+    let mut statement = connection.prepare_cached(
+        "SELECT count(*) FROM reports
+         WHERE call_id = ?1 AND attempt = ?2 AND reporter >= ?3 AND reporter < ?4",
+    )?;
+    let rivals = claims::rivals(report);
+    let call_id = report.call_id.as_str();
+    let range = params![call_id, report.attempt, rivals.start, rivals.end];
+    let count: i64 = statement.query_row(range, |row| row.get(0))?;
+    Ok(count.max(0) as usize)
 }
 
 fn insert(connection: &Connection, told: &Told, bit: i64) -> rusqlite::Result<()> {

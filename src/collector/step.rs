@@ -33,8 +33,12 @@ impl<'a> Step<'a> {
 
     /// Says whether whoever waited for it got no result in time.
     pub(super) fn has_failed(&self) -> bool {
-        let is_late = newest(&self.attempts).is_some_and(|attempt| attempt.late);
-        self.call.state != State::Completed || is_late
+        self.call.state != State::Completed || self.is_late()
+    }
+
+    /// Says whether it did its work in time and its caller had given up all the same.
+    pub(super) fn is_late(&self) -> bool {
+        newest(&self.attempts).is_some_and(|attempt| attempt.late)
     }
 
     /// Names the step, what ran it and where, as far as that is known.

@@ -197,6 +197,29 @@ async fn repeats_are_duplicates_and_another_end_is_a_conflict() {
 }
 
 #[tokio::test]
+async fn few_may_claim_to_be_the_same_side() {
+    let world = World::new().await;
+    let claim = |reporter, number: usize| {
+        let mut claim = report("t", reporter, &[(Pending, 1000)]);
+        claim.application = format!("app-{number}");
+        claim
+    };
+    let most = claims::MOST_CLAIMS;
+    for reporter in [Caller, Callee] {
+        let all: Vec<Report> = (0..=most).map(|number| claim(reporter, number)).collect();
+        let receipt = world.tell(&all).await;
+        assert_eq!(receipt["accepted"], most, "{receipt}");
+        assert_eq!(receipt["rejected"][0]["index"], most);
+        assert_eq!(receipt["rejected"][0]["reason"], claims::TOO_MANY);
+        let again = world.tell(&all[..most]).await;
+        assert_eq!(again["duplicates"], most, "{again}");
+    }
+    let mut second = claim(Caller, most);
+    second.attempt = 2;
+    assert_eq!(world.tell(&[second]).await["accepted"], 1);
+}
+
+#[tokio::test]
 async fn bodies_come_in_several_forms() {
     let world = World::new().await;
     let one = serde_json::to_string(&report("t", Callee, &[(Completed, 1)])).unwrap();
@@ -287,6 +310,29 @@ async fn a_token_guards_reports_and_tasks() {
     assert_problem(world.post("[]", &[]).await, 401, "unauthorized").await;
     assert_eq!(world.get("/metrics").await.status(), StatusCode::OK);
     assert_eq!(world.get("/ready").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_task_of_too_many_calls_says_what_is_not_shown() {
+    let world = World::new().await;
+    let call = |n: u64| {
+        let mut report = report("t", Caller, &[(Pending, 1_000 + n), (Completed, 1_005 + n)]);
+        report.call_id = Id::parse(&format!("call-{n}")).unwrap();
+        report.step_id = Id::parse(&format!("step-{n}")).unwrap();
+        report
+    };
+    let reports: Vec<Report> = (0..1_000).map(call).collect();
+    world.tell(&reports).await;
+    let whole = world.json("/tasks/t").await;
+    assert_eq!(whole.get("truncated"), None);
+    world.tell(&[call(1_000), call(1_001)]).await;
+    let task = world.json("/tasks/t").await;
+    assert_eq!(task["steps"].as_array().unwrap().len(), 1_000);
+    assert_eq!(task["steps"][0]["step_id"], "step-2");
+    assert_eq!(task["truncated"], json!({"shown": 1_000, "calls": 1_002}));
+    let verdict = task["verdict"].as_str().unwrap();
+    let said = "; only the newest 1000 of its 1002 calls are looked at";
+    assert!(verdict.ends_with(said), "{verdict}");
 }
 
 #[tokio::test]
@@ -469,20 +515,24 @@ async fn attempts_past_their_deadline_are_found_until_they_are_marked() {
             due("done", 700, &[(Pending, 100), (Completed, 200)]),
         ])
         .await;
-    let overdue = async |most| {
-        let found = book.overdue(Timestamp::from_millis(1_000), most).await;
-        let found = found.unwrap().into_iter();
-        found
-            .map(|report| report.task_id.to_string())
-            .collect::<Vec<_>>()
+    let page = async |after, most| {
+        let cutoff = Timestamp::from_millis(1_000);
+        let found = book.overdue(after, cutoff, most).await.unwrap();
+        let calls = found.calls.iter().map(|report| report.task_id.to_string());
+        (calls.collect::<Vec<_>>(), found.next)
     };
-    assert_eq!(overdue(10).await, ["first", "second"]);
-    assert_eq!(overdue(1).await, ["first"]);
+    let begin = || book::Due::from(Timestamp::from_millis(0));
+    assert_eq!(page(begin(), 10).await.0, ["first", "second"]);
+    let (first, next) = page(begin(), 1).await;
+    assert_eq!(first, ["first"]);
+    let (second, next) = page(next.unwrap(), 1).await;
+    assert_eq!(second, ["second"]);
+    assert_eq!(page(next.unwrap(), 1).await, (Vec::new(), None));
     // Nobody may send a mark in the watchdog's name; it writes into the book itself.
     let mark = told(Reporter::Watchdog, &[(Pending, 100), (Timeout, 1_000)]).with(|mark| {
         mark.task_id = Id::parse("first").unwrap();
         mark.call_id = Id::parse("first-call").unwrap();
     });
     book.record(vec![mark]).await.unwrap();
-    assert_eq!(overdue(10).await, ["second"]);
+    assert_eq!(page(begin(), 10).await.0, ["second"]);
 }

@@ -1,11 +1,13 @@
 //! How a task stands, in one sentence that reads alone.
 //!
-//! - an open task: which step, who runs it, since when, how long it may still take, who waits
+//! - an open task: which step, who runs it, since when, how long it may still take, who waits; and
+//!   which others hang or have failed
 //! - a failed one: the step where the failure began, what happened there and what was tried; those
 //!   above it only had to wait, and are not named
 //! - a completed one: how long it took, and what a person should know all the same
 
 mod fault;
+mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,9 @@ pub(super) fn verdict(
     let state = leading.call.state;
     let said = match (newest(&leading.attempts), state) {
         (None, _) => String::new(),
-        (Some(attempt), _) if leading.is_open() => open(leading, attempt, now),
+        (Some(attempt), _) if leading.is_open() => {
+            open(leading, attempt, now) + &trouble::elsewhere(steps, leading, now)
+        }
         (Some(attempt), State::Completed) => completed(steps, leading, attempt, started_at),
         (Some(_), _) => failed(steps, leading, now),
     };
@@ -71,7 +75,13 @@ fn completed(
     let failed: Vec<String> = steps
         .iter()
         .filter(|step| !std::ptr::eq(*step, leading) && step.has_failed() && step.call.by_sidecar)
-        .map(|step| format!("{} ({})", step.name(), step.call.state))
+        .map(|step| {
+            let end = match step.is_late() {
+                true => "late",
+                false => step.call.state.as_str(),
+            };
+            format!("{} ({end})", step.name())
+        })
         .collect();
     if !failed.is_empty() {
         said.push_str(&format!("; failed on the way: {}", list(&failed)));

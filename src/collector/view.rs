@@ -20,6 +20,16 @@ pub(super) struct TaskView<'a> {
     ended_at: Option<Timestamp>,
     steps: Vec<StepView<'a>>,
     chain: Chain<'a>,
+    /// Only where not all is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncated: Option<Truncated>,
+}
+
+/// How many calls the view was made of, and how many the task has.
+#[derive(Debug, Serialize)]
+struct Truncated {
+    shown: usize,
+    calls: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,7 +113,20 @@ pub(super) fn task<'a>(calls: &'a [Vec<Told>], now: Timestamp) -> Option<TaskVie
             Chain::Broken(breaks)
         },
         steps: steps.iter().map(StepView::of).collect(),
+        truncated: None,
     })
+}
+
+impl TaskView<'_> {
+    /// Says that it was made of the newest `shown` of the task's `calls`, where those are fewer.
+    pub(super) fn of_newest(mut self, shown: usize, calls: usize) -> Self {
+        if shown < calls {
+            self.truncated = Some(Truncated { shown, calls });
+            let said = format!("; only the newest {shown} of its {calls} calls are looked at");
+            self.verdict.push_str(&said);
+        }
+        self
+    }
 }
 
 impl<'a> StepView<'a> {
@@ -293,6 +316,26 @@ mod tests {
             vec![failed(Timeout, (1, 4), "b", Some("a"), "")],
         ];
         assert_eq!(view(&calls, 10)["state"], "timeout");
+    }
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        let calls = [vec![
+            told(Reporter::Caller, &[(Pending, 0), (Completed, 90)]).plain(),
+        ]];
+        let cut = |shown, of| {
+            let view = task(&calls, Timestamp::from_millis(100)).unwrap();
+            serde_json::to_value(view.of_newest(shown, of)).unwrap()
+        };
+        let got = cut(1, 2500);
+        assert_eq!(got["truncated"], json!({"shown": 1, "calls": 2500}));
+        assert_eq!(
+            got["verdict"],
+            "completed in 90 ms over 1 step; only the newest 1 of its 2500 calls are looked at"
+        );
+        let got = cut(1, 1);
+        assert_eq!(got["verdict"], "completed in 90 ms over 1 step");
+        assert_eq!(got.get("truncated"), None);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Marks attempts whose end nobody reports: a sidecar that was killed tells nothing by itself.
 //!
-//! - a mark is the end `timeout` by the reporter `watchdog`, past the deadline and the grace that
-//!   the caller's own timer has; it is provisional and gives way to any real report
+//! - a mark is the end `timeout` by the reporter `watchdog`, past the latest deadline, the grace that
+//!   the caller's own timer has, and a while for its report to come; it is provisional and gives way
+//!   to any real report
 //! - its key and its content come from the attempt alone, so that several collectors on one book
 //!   make one mark
-//! - what was due while no collector ran is left alone for a while: sidecars hold their reports
-//!   and send them soon
+//! - what was due while no collector ran, or none could store, is left alone for a while: sidecars
+//!   hold their reports and send them soon
 //! - marks are no reports: they count in no metric of reports, and those marked stay stalled
 
 use super::attempt::Told;
-use super::book::{Book, BookError};
+use super::book::{Book, BookError, Due};
 use crate::task::{GRACE, Report, Reporter, State, StateAt, Timestamp};
 use crate::telemetry::metrics::Received;
 use std::time::Duration;
@@ -21,19 +22,17 @@ const EVERY: Duration = Duration::from_millis(500);
 const MOST: usize = 200;
 /// The breath between two transactions.
 const BREATH: Duration = Duration::from_millis(20);
-/// After a start, for those to report who found no collector: longer than they wait to try again.
+/// For the report of whoever ended at the last moment to come.
+const DELIVERY: Duration = Duration::from_secs(1);
+/// After a start or a failure, for those to report who found no collector that took reports:
+/// longer than they wait to try again.
 const RECOVERY: Duration = Duration::from_secs(10);
 
 /// Runs for ever.
 pub(super) async fn run(book: &Book) {
-    let begun = Instant::now();
-    let begun_at = Timestamp::now();
+    let mut recovery = Recovery::begin(Timestamp::now());
     loop {
-        let now = Timestamp::now();
-        // Whatever was due before the start may have ended without us.
-        let is_recovering = begun.elapsed() < RECOVERY;
-        let since = is_recovering.then_some(begun_at);
-        match round(book, since, now).await {
+        match look(book, &mut recovery, Timestamp::now()).await {
             Ok(0) => {}
             Ok(marked) => tracing::info!(
                 attempts = marked,
@@ -48,26 +47,53 @@ pub(super) async fn run(book: &Book) {
     }
 }
 
+/// A while after nothing could be stored: whatever was due before may have ended without us.
+struct Recovery {
+    since: Timestamp,
+    begun: Instant,
+}
+
+impl Recovery {
+    fn begin(now: Timestamp) -> Self {
+        Self {
+            since: now,
+            begun: Instant::now(),
+        }
+    }
+
+    /// Returns since when what is due may be marked, while it lasts.
+    fn since(&self) -> Option<Timestamp> {
+        (self.begun.elapsed() < RECOVERY).then_some(self.since)
+    }
+}
+
+/// Marks what is overdue now; where that cannot be done, the next looks are careful again.
+async fn look(book: &Book, recovery: &mut Recovery, now: Timestamp) -> Result<u64, BookError> {
+    let marked = round(book, recovery.since(), now).await;
+    if marked.is_err() {
+        *recovery = Recovery::begin(now);
+    }
+    marked
+}
+
 /// Marks what is overdue now, except what was due before `since`; says how much that was.
 async fn round(book: &Book, since: Option<Timestamp>, now: Timestamp) -> Result<u64, BookError> {
-    let cutoff = now.minus(GRACE);
+    let cutoff = now.minus(GRACE + DELIVERY);
     let mut all = 0;
+    let mut after = Due::from(since.unwrap_or(Timestamp::from_millis(0)));
     loop {
-        let overdue = book.overdue(cutoff, MOST).await?;
-        let is_last = overdue.len() < MOST;
-        let due = overdue.into_iter();
-        let due = due.filter(|report| since.is_none_or(|since| report.deadline_at >= since));
-        let marks: Vec<Told> = due.map(mark).collect();
-        if marks.is_empty() {
-            return Ok(all);
+        let overdue = book.overdue(after, cutoff, MOST).await?;
+        let marks: Vec<Told> = overdue.calls.into_iter().map(mark).collect();
+        if !marks.is_empty() {
+            let recorded = book.record(marks).await?;
+            // Another collector may have made the same marks.
+            let is_new =
+                |result: &&Result<Received, &str>| matches!(result, Ok(Received::Accepted));
+            all += recorded.results.iter().filter(is_new).count() as u64;
         }
-        let recorded = book.record(marks).await?;
-        let is_new = |result: &&Result<Received, &str>| matches!(result, Ok(Received::Accepted));
-        let new = recorded.results.iter().filter(is_new).count() as u64;
-        all += new;
-        // Another collector may have made the same marks; then they are gone from the next look.
-        if is_last || new == 0 {
-            return Ok(all);
+        match overdue.next {
+            Some(last) => after = last,
+            None => return Ok(all),
         }
         sleep(BREATH).await;
     }
@@ -154,7 +180,11 @@ mod tests {
         }
 
         async fn stalled(&self) -> u64 {
-            let now = Timestamp::from_millis(10_000);
+            self.stalled_at(10_000).await
+        }
+
+        async fn stalled_at(&self, now: u64) -> u64 {
+            let now = Timestamp::from_millis(now);
             self.book.open_counts(now).await.unwrap().stalled
         }
     }
@@ -165,9 +195,9 @@ mod tests {
         // Its deadline is 500 ms after it began.
         let open = [(Pending, 1_000), (Dispatched, 1_010)];
         world.tell(told(Caller, &open).plain()).await;
-        assert_eq!(world.round(1_700).await, 0, "within the grace");
-        assert_eq!(world.round(1_701).await, 1);
-        assert_eq!(world.round(1_800).await, 0, "marked once");
+        assert_eq!(world.round(2_700).await, 0, "its end may be on its way");
+        assert_eq!(world.round(2_701).await, 1);
+        assert_eq!(world.round(2_800).await, 0, "marked once");
         let marked = world.view("task-1").await;
         assert_eq!(marked["state"], "timeout");
         let attempt = &marked["steps"][0]["attempts"][0];
@@ -181,11 +211,14 @@ mod tests {
         assert_eq!(attempt["duration_ms"], 700);
         world.hold_listed(&marked).await;
         assert_eq!(world.stalled().await, 1, "nobody has told its end");
+        const HOUR: u64 = 3_600_000;
+        assert_eq!(world.stalled_at(HOUR + 1_699).await, 1);
+        assert_eq!(world.stalled_at(HOUR + 1_700).await, 0, "long ago");
 
         let open = [(Dispatched, 1_020), (Executing, 1_021)];
         world.tell(told(Callee, &open).plain()).await;
         assert_eq!(world.view("task-1").await["state"], "timeout");
-        assert_eq!(world.round(2_000).await, 0);
+        assert_eq!(world.round(3_000).await, 0);
 
         let end = [(Dispatched, 1_020), (Executing, 1_021), (Completed, 1_100)];
         world.tell(told(Callee, &end).plain()).await;
@@ -194,6 +227,24 @@ mod tests {
         assert!(!real.to_string().contains("watchdog"), "{real}");
         world.hold_listed(&real).await;
         assert_eq!(world.stalled().await, 0);
+    }
+
+    #[tokio::test]
+    async fn the_latest_deadline_counts() {
+        let world = World::new();
+        // Due 500 ms after they began; the callee has come further, and its deadline is earlier.
+        world
+            .tell(told(Caller, &[(Dispatched, 1_300)]).plain())
+            .await;
+        world
+            .tell(told(Callee, &[(Executing, 1_000)]).plain())
+            .await;
+        assert_eq!(world.round(3_000).await, 0);
+        assert_eq!(world.round(3_001).await, 1);
+        let marked = world.view("task-1").await;
+        let due = Timestamp::from_millis(2_000).to_string();
+        assert_eq!(marked["ended_at"], due);
+        world.hold_listed(&marked).await;
     }
 
     #[tokio::test]
@@ -221,12 +272,16 @@ mod tests {
             })
         };
         let all = MOST * 2 + 3;
+        // Those that are left alone stand before none of the others.
+        let now = Timestamp::from_millis(9_000);
         world
             .book
             .record((0..all).map(open).collect())
             .await
             .unwrap();
-        assert_eq!(world.round(9_000).await, all as u64);
+        let since = Some(Timestamp::from_millis(1_500 + all as u64 - 1));
+        assert_eq!(round(&world.book, since, now).await.unwrap(), 1);
+        assert_eq!(world.round(9_000).await, all as u64 - 1);
         assert_eq!(world.stalled().await, all as u64);
     }
 
@@ -242,6 +297,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_due_while_the_book_was_away_is_left_alone_for_a_while() {
+        let world = World::new();
+        let now = Timestamp::from_millis(5_000);
+        let mut recovery = Recovery::begin(Timestamp::from_millis(0));
+        tokio::time::pause();
+        tokio::time::advance(RECOVERY).await;
+        assert_eq!(look(&world.book, &mut recovery, now).await.unwrap(), 0);
+        assert_eq!(recovery.since(), None);
+        world.book.close().await.unwrap();
+        look(&world.book, &mut recovery, now).await.unwrap_err();
+        assert_eq!(recovery.since(), Some(now));
+        tokio::time::advance(RECOVERY).await;
+        assert_eq!(recovery.since(), None);
+    }
+
+    #[tokio::test]
     async fn an_applications_own_word_holds_for_an_hour() {
         let world = World::new();
         const HOUR: u64 = 3_600_000;
@@ -250,8 +321,8 @@ mod tests {
         let own = own.with(|report| report.deadline_at = Timestamp::from_millis(1_000));
         world.tell(own).await;
         assert_eq!(world.stalled().await, 0);
-        assert_eq!(world.round(HOUR + 1_200).await, 0);
-        assert_eq!(world.round(HOUR + 1_201).await, 1);
+        assert_eq!(world.round(HOUR + 2_200).await, 0);
+        assert_eq!(world.round(HOUR + 2_201).await, 1);
         assert_eq!(world.view("task-1").await["state"], Timeout.as_str());
         world
             .tell(told(Application, &[(Completed, 2_000)]).plain())

@@ -146,37 +146,86 @@ fn reporters_are_weighed() {
 }
 
 #[test]
-fn states_are_merged_in_life_order() {
-    let reports = [
-        told(
-            Reporter::Callee,
-            &[(Dispatched, 2), (Executing, 3), (Completed, 80)],
-        )
-        .plain(),
-        told(
-            Reporter::Caller,
-            &[
-                (Pending, 0),
-                (Dispatched, 5),
-                (Executing, 6),
-                (Completed, 90),
+fn states_are_merged_in_order_of_time() {
+    use Reporter::{Callee, Caller};
+    type Row = (&'static str, Vec<Told>, Vec<(State, u64, Reporter)>);
+    let rows: [Row; 4] = [
+        (
+            "each by who saw it best",
+            vec![
+                told(Callee, &[(Dispatched, 2), (Executing, 8), (Completed, 80)]).plain(),
+                told(
+                    Caller,
+                    &[
+                        (Pending, 0),
+                        (Dispatched, 5),
+                        (Executing, 9),
+                        (Completed, 90),
+                    ],
+                )
+                .plain(),
             ],
-        )
-        .plain(),
+            vec![
+                (Pending, 0, Caller),
+                (Dispatched, 5, Caller),
+                (Executing, 8, Callee),
+                (Completed, 90, Caller),
+            ],
+        ),
+        (
+            "a retry that only its callee calls pending",
+            vec![
+                told(Caller, &[(Dispatched, 198), (Completed, 290)]).plain(),
+                told(
+                    Callee,
+                    &[(Pending, 199), (Executing, 199), (Completed, 280)],
+                )
+                .plain(),
+            ],
+            vec![
+                (Dispatched, 198, Caller),
+                (Pending, 199, Callee),
+                (Executing, 199, Callee),
+                (Completed, 290, Caller),
+            ],
+        ),
+        (
+            "a fallback whose callee's clock is behind",
+            vec![
+                told(Callee, &[(Pending, 50), (Executing, 52)]).plain(),
+                told(Caller, &[(FallbackInvoked, 100), (Dispatched, 101)]).plain(),
+            ],
+            vec![
+                (FallbackInvoked, 100, Caller),
+                (Pending, 50, Callee),
+                (Executing, 52, Callee),
+                (Dispatched, 101, Caller),
+            ],
+        ),
+        (
+            "an end by a clock that is behind",
+            vec![
+                told(Caller, &[(Pending, 0), (Completed, 90)]).plain(),
+                told(Callee, &[(Executing, 500), (Completed, 580)]).plain(),
+            ],
+            vec![
+                (Pending, 0, Caller),
+                (Executing, 500, Callee),
+                (Completed, 90, Caller),
+            ],
+        ),
     ];
-    let attempts = attempts(&reports);
-    let states: Vec<(State, u64, Reporter)> = attempts[0]
-        .states()
-        .into_iter()
-        .map(|(at, reporter)| (at.state, at.at.millis(), reporter))
-        .collect();
-    let expected = [
-        (Pending, 0, Reporter::Caller),
-        (Dispatched, 5, Reporter::Caller),
-        (Executing, 3, Reporter::Callee),
-        (Completed, 90, Reporter::Caller),
-    ];
-    assert_eq!(states, expected);
+    for (what, mut reports, expected) in rows {
+        for _ in 0..2 {
+            let attempts = attempts(&reports);
+            let states = attempts[0].states().into_iter();
+            let states: Vec<(State, u64, Reporter)> = states
+                .map(|(at, reporter)| (at.state, at.at.millis(), reporter))
+                .collect();
+            assert_eq!(states, expected, "{what}");
+            reports.reverse();
+        }
+    }
 }
 
 #[test]
@@ -203,6 +252,30 @@ fn a_call_is_summed_up_by_its_newest_attempt() {
 }
 
 #[test]
+fn only_those_who_are_heard_name_the_parent() {
+    let shop = told(Reporter::Caller, &[(Completed, 90)]).with(|report| {
+        report.peer = Some("fraud".into());
+    });
+    for (reporter, application) in [
+        (Reporter::Callee, "evil"),
+        (Reporter::Caller, "evil"),
+        (Reporter::Application, "shop"),
+    ] {
+        let other = told(reporter, &[(Executing, 10)]).with(|report| {
+            report.application = application.into();
+            report.peer = Some("other".into());
+            report.parent_step = Some(Id::parse("forged").unwrap());
+        });
+        let fraud = told(Reporter::Callee, &[(Completed, 80)]).with(|report| {
+            report.application = "fraud".into();
+            report.peer = Some("shop".into());
+        });
+        let call = summarise(&[other, fraud, shop.clone()]).unwrap();
+        assert!(call.is_root(), "{reporter:?} {application}");
+    }
+}
+
+#[test]
 fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
     let ended = told(Reporter::Caller, &[(Pending, 100), (Completed, 200)]).plain();
     for state in [FailedExecution, Executing] {
@@ -213,6 +286,66 @@ fn an_attempt_that_only_the_application_tells_of_decides_nothing() {
         let call = summarise(&[ended.clone(), own]).unwrap();
         assert_eq!(call.state, Completed, "{state}");
         assert_eq!(call.ended_at.map(Timestamp::millis), Some(200));
+    }
+}
+
+#[test]
+fn a_stranger_makes_no_attempt() {
+    let claim = |reporter, application: &str, peer: &str, state| {
+        told(reporter, &[(Pending, 100), (state, 200)]).with(|report| {
+            report.application = application.into();
+            report.peer = Some(peer.into());
+        })
+    };
+    let second = |mut told: Told| {
+        told.report.attempt = 2;
+        told
+    };
+    let shop = || claim(Reporter::Caller, "shop", "fraud", Timeout);
+    let fraud = || claim(Reporter::Callee, "fraud", "shop", FailedExecution);
+    let rows = [
+        (
+            "a callee that claims to have called, too",
+            vec![
+                shop(),
+                fraud(),
+                second(claim(Reporter::Caller, "fraud", "fraud", Completed)),
+            ],
+            Timeout,
+        ),
+        (
+            "whose callee names another caller elsewhere",
+            vec![
+                fraud(),
+                second(claim(Reporter::Caller, "evil", "fraud", Completed)),
+            ],
+            FailedExecution,
+        ),
+        (
+            "that a mark was made of while nobody else was heard",
+            vec![
+                shop(),
+                fraud(),
+                second(claim(Reporter::Caller, "evil", "fraud", Completed)),
+                second(told(Reporter::Watchdog, &[(Timeout, 900)]).plain()),
+            ],
+            Timeout,
+        ),
+    ];
+    for (what, mut reports, state) in rows {
+        for _ in 0..2 {
+            let attempts = attempts(&reports);
+            assert_eq!(attempts.len(), 1, "{what}");
+            assert_eq!(summarise(&reports).unwrap().state, state, "{what}");
+            // It is kept and shown.
+            let shown = attempts[0].conflicts();
+            assert_eq!(shown.len(), 1, "{what}");
+            assert_eq!(
+                (shown[0].0.state, shown[0].1),
+                (Completed, Reporter::Caller)
+            );
+            reports.reverse();
+        }
     }
 }
 

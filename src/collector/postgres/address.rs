@@ -12,12 +12,10 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// What may stand behind the `?`, beside what is about TLS.
-const OPTIONS: [&str; 6] = [
+const OPTIONS: [&str; 4] = [
     "host",
     "application_name",
-    "target_session_attrs",
     "load_balance_hosts",
-    "channel_binding",
     "tcp_user_timeout",
 ];
 
@@ -57,6 +55,23 @@ impl Address {
             match name {
                 "sslmode" => mode = Some(tls(value)?),
                 "sslrootcert" => authorities = Some(file(value)?),
+                // What holds anyway may be said.
+                "target_session_attrs" if value == "read-write" => {}
+                "channel_binding" if matches!(value, "prefer" | "disable") => {}
+                "target_session_attrs" => {
+                    return Err(
+                        "has another `target_session_attrs` than read-write: reports are \
+                                written, and a standby could not take them"
+                            .to_owned(),
+                    );
+                }
+                "channel_binding" => {
+                    return Err(
+                        "has another `channel_binding` than prefer or disable: it is not \
+                                supported, the server is known by its certificate"
+                            .to_owned(),
+                    );
+                }
                 name if OPTIONS.contains(&name) => {
                     plain.push(if plain.contains('?') { '&' } else { '?' });
                     plain.push_str(pair);
@@ -245,6 +260,11 @@ mod tests {
                 "postgres://u:***@db/t?sslmode=disable",
                 SslMode::Disable,
             ),
+            (
+                "postgres://u:p@localhost/t?target_session_attrs=read-write&channel_binding=prefer",
+                "postgres://u:***@localhost/t?target_session_attrs=read-write&channel_binding=prefer",
+                SslMode::Disable,
+            ),
         ] {
             let address = Address::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
             assert_eq!(address.masked(), masked);
@@ -293,6 +313,14 @@ mod tests {
             (
                 "postgres://u:x@localhost/t?target_session_attrs=no",
                 "`target_session_attrs`",
+            ),
+            (
+                "postgres://u:s3cret@localhost/t?target_session_attrs=any",
+                "than read-write",
+            ),
+            (
+                "postgres://u:s3cret@localhost/t?channel_binding=require",
+                "`channel_binding`",
             ),
         ] {
             let error = Address::parse(url).unwrap_err();

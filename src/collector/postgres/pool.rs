@@ -9,6 +9,7 @@ use super::fault::Error;
 use super::schema;
 use super::tls::Tls;
 use crate::backoff::Backoff;
+use crate::telemetry::log::Chain;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -193,7 +194,7 @@ impl Pool {
         trouble.until = Some(Instant::now() + pause);
         if !self.is_away.swap(true, Ordering::Relaxed) {
             tracing::error!(
-                error = error as &dyn std::error::Error,
+                error = %Chain(error),
                 "PostgreSQL cannot be used; it is tried again until it can, and reports wait \
                  at their senders"
             );

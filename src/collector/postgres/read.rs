@@ -4,15 +4,12 @@ use super::fault::Error;
 use super::pool::Lease;
 use super::write::{millis, storable, voice};
 use crate::collector::attempt::Told;
-use crate::collector::book::OpenCounts;
+use crate::collector::book::{Due, MOST_CALLS, OpenCounts, Overdue, STALLED};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, SlaLevel, State, StateAt, Timestamp};
 use std::collections::HashMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-
-/// Calls of one task that are shown at most; the newest.
-const MOST_CALLS: i64 = 1_000;
 
 /// Rows that one query of a list looks at, and how many it fetches at a time.
 const WINDOW: usize = 20_000;
@@ -26,6 +23,8 @@ const OF_TASK: &str = "
     ) AS newest
     JOIN hermes.reports AS told USING (call_id)
     ORDER BY newest.started_at, call_id, told.attempt, told.voice";
+
+const CALLS_OF_TASK: &str = "SELECT count(*) FROM hermes.calls WHERE task_id = $1";
 
 const CONFLICTS_OF_TASK: &str = "
     SELECT call_id, attempt, voice, conflicts.state, at FROM hermes.conflicts
@@ -41,16 +40,20 @@ const OPEN: &str = "
     FROM hermes.calls WHERE ended_at IS NULL GROUP BY state";
 
 /// A mark is a collector's own: nobody has told of the end of these either.
-const MARKED: &str = "SELECT count(*) FROM hermes.calls WHERE marked";
+const MARKED: &str = "SELECT count(*) FROM hermes.calls WHERE marked AND ended_at > $1";
 
 const OVERDUE: &str = "
-    SELECT told.detail, told.body, told.call_id, told.attempt, told.voice
+    SELECT told.detail, told.body, told.call_id, told.attempt, told.voice, due.deadline_at
     FROM (
         SELECT call_id, deadline_at FROM hermes.calls
-        WHERE ended_at IS NULL AND deadline_at < $1 ORDER BY deadline_at, call_id LIMIT $2
+        WHERE ended_at IS NULL AND deadline_at < $1 AND (deadline_at, call_id) > ($2, $3)
+        ORDER BY deadline_at, call_id LIMIT $4
     ) AS due
     JOIN hermes.reports AS told USING (call_id)
     ORDER BY due.deadline_at, call_id, told.attempt, told.voice";
+
+/// Where `OVERDUE` has the deadline by which it is ordered.
+const DEADLINE: usize = 5;
 
 /// Where a query of reports has its columns.
 pub(super) struct Columns {
@@ -106,7 +109,7 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
     let conflicts = lease.prepared(CONFLICTS_OF_TASK).await?;
     let client = lease.client();
     let id = task_id.as_str();
-    let params: [&(dyn ToSql + Sync); 2] = [&id, &MOST_CALLS];
+    let params: [&(dyn ToSql + Sync); 2] = [&id, &(MOST_CALLS as i64)];
     let (rows, conflicts) = tokio::try_join!(
         client.query(&statement, &params),
         client.query(&conflicts, &params[..1])
@@ -128,15 +131,40 @@ pub(super) async fn task(lease: &mut Lease, task_id: &Id) -> Result<Vec<Vec<Told
     Ok(calls)
 }
 
+pub(super) async fn count_calls(lease: &mut Lease, task_id: &Id) -> Result<usize, Error> {
+    let statement = lease.prepared(CALLS_OF_TASK).await?;
+    let id = task_id.as_str();
+    let row = lease.client().query_one(&statement, &[&id]).await?;
+    let count: i64 = row.try_get(0)?;
+    Ok(count.max(0) as usize)
+}
+
 pub(super) async fn overdue(
     lease: &mut Lease,
+    after: &Due,
     cutoff: Timestamp,
     most: usize,
-) -> Result<Vec<Vec<Told>>, Error> {
+) -> Result<Overdue<Vec<Told>>, Error> {
     let statement = lease.prepared(OVERDUE).await?;
-    let (cutoff, most) = (millis(cutoff), i64::try_from(most).unwrap_or(i64::MAX));
-    let rows = lease.client().query(&statement, &[&cutoff, &most]).await?;
-    grouped(&rows)
+    let (cutoff, limit) = (millis(cutoff), i64::try_from(most).unwrap_or(i64::MAX));
+    let from = millis(after.deadline_at);
+    let params: [&(dyn ToSql + Sync); 4] = [&cutoff, &from, &after.call_id, &limit];
+    let rows = lease.client().query(&statement, &params).await?;
+    // Counted by their rows: what cannot be read must not hide what is behind it.
+    let mut ids: Vec<&str> = Vec::new();
+    for row in &rows {
+        ids.push(row.try_get(REPORT.call_id)?);
+    }
+    ids.dedup();
+    let next = match rows.last().filter(|_| ids.len() >= most) {
+        Some(last) => Some(Due {
+            deadline_at: timestamp(last.try_get(DEADLINE)?),
+            call_id: last.try_get(REPORT.call_id)?,
+        }),
+        None => None,
+    };
+    let calls = grouped(&rows)?;
+    Ok(Overdue { calls, next })
 }
 
 /// Puts the reports of each call together; those of one call follow each other.
@@ -196,10 +224,14 @@ fn line(row: &Row) -> Result<TaskLine, Error> {
 
 pub(super) async fn open_counts(lease: &mut Lease, now: Timestamp) -> Result<OpenCounts, Error> {
     let (open, marked) = (lease.prepared(OPEN).await?, lease.prepared(MARKED).await?);
+    let since = millis(now.minus(STALLED));
     let (client, now) = (lease.client(), millis(now));
     let params: [&(dyn ToSql + Sync); 1] = [&now];
-    let (rows, marked) =
-        tokio::try_join!(client.query(&open, &params), client.query_one(&marked, &[]))?;
+    let recent: [&(dyn ToSql + Sync); 1] = [&since];
+    let (rows, marked) = tokio::try_join!(
+        client.query(&open, &params),
+        client.query_one(&marked, &recent)
+    )?;
     let mut counts = OpenCounts::default();
     for row in &rows {
         let (count, stalled): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);

@@ -10,7 +10,18 @@ use tokio_postgres::Client;
 /// Taken while migrations are applied: "HeCo" and "mig".
 const LOCK: i64 = 0x4865_436F_006D_6967;
 
-const MIGRATIONS: &[&str] = &[r#"
+// Asked of the catalogue's rows: `to_regclass` and its like answer from what the session remembers,
+// and waiting for the lock does not tell it what another collector has made meanwhile.
+const SCHEMA: &str = "
+    SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'hermes')";
+const VERSIONS: &str = "
+    SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS of ON of.oid = relnamespace
+        WHERE nspname = 'hermes' AND relname = 'versions'
+    )";
+
+const MIGRATIONS: &[&str] = &[
+    r#"
     CREATE TABLE hermes.reports (
         call_id  text COLLATE "C" NOT NULL,
         attempt  bigint           NOT NULL,
@@ -63,7 +74,17 @@ const MIGRATIONS: &[&str] = &[r#"
         latest_end  bigint           NOT NULL
     );
     CREATE INDEX tasks_by_start ON hermes.tasks (started_at, task_id);
-"#];
+"#,
+    r#"
+    CREATE INDEX calls_ended ON hermes.calls (task_id, by_sidecar, ended_at)
+        WHERE ended_at IS NOT NULL;
+    ALTER TABLE hermes.tasks DROP COLUMN latest_end;
+"#,
+    r#"
+    DROP INDEX hermes.calls_marked;
+    CREATE INDEX calls_marked_at ON hermes.calls (ended_at) WHERE marked;
+"#,
+];
 
 /// Sees to it that a fresh connection finds the tables as this release knows them.
 pub(super) async fn prepare(client: &Client) -> Result<(), Error> {
@@ -110,9 +131,7 @@ async fn migrate(client: &Client) -> Result<(), Error> {
 
 /// Makes the schema, unless its owner has: the right to do so may be theirs alone.
 async fn create(client: &Client) -> Result<(), Error> {
-    let there = "SELECT to_regnamespace('hermes') IS NOT NULL";
-    let is_there: bool = client.query_one(there, &[]).await?.try_get(0)?;
-    if !is_there {
+    if !has(client, SCHEMA).await? {
         client.batch_execute("CREATE SCHEMA hermes").await?;
     }
     let versions = "CREATE TABLE IF NOT EXISTS hermes.versions (
@@ -124,11 +143,13 @@ async fn create(client: &Client) -> Result<(), Error> {
 
 /// Reads how far the tables have been brought; nothing where there are none.
 async fn version(client: &Client) -> Result<Option<i32>, Error> {
-    let there = "SELECT to_regclass('hermes.versions') IS NOT NULL";
-    let is_there: bool = client.query_one(there, &[]).await?.try_get(0)?;
-    if !is_there {
+    if !has(client, VERSIONS).await? {
         return Ok(None);
     }
     let newest = "SELECT max(version) FROM hermes.versions";
     Ok(client.query_one(newest, &[]).await?.try_get(0)?)
+}
+
+async fn has(client: &Client, query: &str) -> Result<bool, Error> {
+    Ok(client.query_one(query, &[]).await?.try_get(0)?)
 }

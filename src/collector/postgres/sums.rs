@@ -9,7 +9,6 @@ use super::write::{millis, storable};
 use crate::collector::attempt::CallSummary;
 use crate::task::Timestamp;
 use std::collections::BTreeMap;
-use tokio_postgres::types::ToSql;
 
 const PUT_CALLS: &str = "
     INSERT INTO hermes.calls (call_id, task_id, state, started_at, ended_at, deadline_at, is_root,
@@ -29,9 +28,8 @@ const PUT_TASKS: &str = "
     UPDATE hermes.tasks SET
         state = sum.state, agent = sum.agent, application = sum.application,
         sla_level = sum.sla_level, degraded = tasks.degraded OR sum.degraded,
-        started_at = sum.started_at, latest_end = greatest(tasks.latest_end, sum.told_end),
-        ended_at = CASE WHEN sum.is_open THEN NULL
-                        ELSE greatest(tasks.latest_end, sum.latest_end) END
+        started_at = sum.started_at,
+        ended_at = CASE WHEN sum.is_open THEN NULL ELSE sum.last_end END
     FROM (
         SELECT of.task_id, of.degraded,
             -- An application's own open step holds nothing open that a sidecar has seen end.
@@ -42,12 +40,8 @@ const PUT_TASKS: &str = "
             coalesce(first_root.sla_level, first.sla_level) AS sla_level,
             first.started_at,
             -- An application's own word may come any time after its task has ended.
-            CASE WHEN root.state IS NULL THEN of.any_end ELSE of.sidecar_end END AS latest_end,
-            -- A mark gives way, and so must its time.
-            CASE WHEN root.state IS NULL THEN of.any_told ELSE of.sidecar_told END AS told_end
-        FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[],
-                    $6::bigint[])
-            AS of (task_id, degraded, sidecar_end, any_end, sidecar_told, any_told)
+            coalesce(ended.at, own_ended.at) AS last_end
+        FROM unnest($1::text[], $2::boolean[]) AS of (task_id, degraded)
         JOIN LATERAL (
             SELECT agent, application, sla_level, started_at FROM hermes.calls
             WHERE calls.task_id = of.task_id ORDER BY started_at, call_id LIMIT 1
@@ -74,31 +68,18 @@ const PUT_TASKS: &str = "
             WHERE calls.task_id = of.task_id AND NOT by_sidecar AND ended_at IS NULL
             ORDER BY started_at DESC, call_id DESC LIMIT 1
         ) AS own_open ON true
+        LEFT JOIN LATERAL (
+            SELECT ended_at AS at FROM hermes.calls
+            WHERE calls.task_id = of.task_id AND by_sidecar AND ended_at IS NOT NULL
+            ORDER BY ended_at DESC LIMIT 1
+        ) AS ended ON true
+        LEFT JOIN LATERAL (
+            SELECT ended_at AS at FROM hermes.calls
+            WHERE calls.task_id = of.task_id AND NOT by_sidecar AND ended_at IS NOT NULL
+            ORDER BY ended_at DESC LIMIT 1
+        ) AS own_ended ON true
     ) AS sum
     WHERE tasks.task_id = sum.task_id";
-
-/// What the calls of a batch add to their task.
-#[derive(Default)]
-struct Added {
-    degraded: bool,
-    /// The latest ends: of calls that a sidecar speaks of, and of all; then without those that
-    /// only a mark has ended.
-    ends: [i64; 4],
-}
-
-impl Added {
-    fn add(&mut self, call: &CallSummary) {
-        self.degraded |= call.degraded;
-        let end = call.ended_at.map_or(0, millis);
-        let is_told = !call.is_marked;
-        let counts = [call.by_sidecar, true, call.by_sidecar && is_told, is_told];
-        for (latest, counts) in self.ends.iter_mut().zip(counts) {
-            if counts {
-                *latest = end.max(*latest);
-            }
-        }
-    }
-}
 
 /// Writes the sums of calls, each with the number of its chain breaks.
 pub(super) async fn put_calls(
@@ -149,21 +130,20 @@ pub(super) async fn put_tasks(
     lease: &mut Lease,
     calls: &[(CallSummary, usize)],
 ) -> Result<(), Error> {
-    let mut tasks: BTreeMap<&str, Added> = BTreeMap::new();
+    // Whether any of the batch's calls is degraded, by task.
+    let mut tasks: BTreeMap<&str, bool> = BTreeMap::new();
     for (call, _) in calls {
-        let added = tasks.entry(call.task_id.as_str()).or_default();
-        added.add(call);
+        *tasks.entry(call.task_id.as_str()).or_default() |= call.degraded;
     }
     if tasks.is_empty() {
         return Ok(());
     }
     let statement = lease.prepared(PUT_TASKS).await?;
     let ids: Vec<&str> = tasks.keys().copied().collect();
-    let degraded: Vec<bool> = tasks.values().map(|added| added.degraded).collect();
-    let ends = |which: usize| -> Vec<i64> { tasks.values().map(|t| t.ends[which]).collect() };
-    let ends = [0, 1, 2, 3].map(ends);
-    let params: [&(dyn ToSql + Sync); 6] =
-        [&ids, &degraded, &ends[0], &ends[1], &ends[2], &ends[3]];
-    lease.client().execute(&statement, &params).await?;
+    let degraded: Vec<bool> = tasks.values().copied().collect();
+    lease
+        .client()
+        .execute(&statement, &[&ids, &degraded])
+        .await?;
     Ok(())
 }

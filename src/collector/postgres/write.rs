@@ -21,8 +21,8 @@ const LOCKS: usize = 5;
 
 const KNOW_TASKS: &str = "
     INSERT INTO hermes.tasks
-        (task_id, state, agent, application, sla_level, degraded, started_at, latest_end)
-    SELECT task_id, 'pending', '', '', 'P2', false, 0, 0 FROM unnest($1::text[]) AS new (task_id)
+        (task_id, state, agent, application, sla_level, degraded, started_at)
+    SELECT task_id, 'pending', '', '', 'P2', false, 0 FROM unnest($1::text[]) AS new (task_id)
     ON CONFLICT (task_id) DO NOTHING";
 
 const LOCK_TASKS: &str = "
@@ -219,6 +219,10 @@ impl Call {
         self.task_id = Some(task_id.to_owned());
         let bit = bit(report.state);
         let key = (report.attempt, voice(report));
+        let is_new = !self.rows.contains_key(&key);
+        if is_new && self.count_rivals(report) >= claims::MOST_CLAIMS {
+            return Err(claims::TOO_MANY);
+        }
         let Some(known) = self.rows.get_mut(&key) else {
             let new = Known {
                 state: report.state,
@@ -253,6 +257,13 @@ impl Call {
         }
         self.is_touched = true;
         Ok(Received::Accepted)
+    }
+
+    /// Counts who has reported as the same side of the attempt.
+    fn count_rivals(&self, report: &Report) -> usize {
+        let rivals = claims::rivals(report);
+        let bounds = (report.attempt, rivals.start)..(report.attempt, rivals.end);
+        self.rows.range(bounds).count()
     }
 
     /// Returns what is told of the call now, in the order in which it is read back.

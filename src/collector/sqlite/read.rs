@@ -2,13 +2,10 @@
 
 use super::{millis, sla_level, state, timestamp};
 use crate::collector::attempt::Told;
-use crate::collector::book::OpenCounts;
+use crate::collector::book::{Due, MOST_CALLS, OpenCounts, Overdue, STALLED};
 use crate::collector::list::{Filter, Page, TaskLine};
 use crate::task::{Id, Report, StateAt, Timestamp};
 use rusqlite::{Connection, params};
-
-/// Calls of one task that are shown at most; the newest.
-const MOST_CALLS: i64 = 1_000;
 
 /// Rows that one query of a list looks at.
 const WINDOW: usize = 20_000;
@@ -53,7 +50,7 @@ pub(super) fn load_task(connection: &Connection, task_id: &Id) -> rusqlite::Resu
     let mut statement = connection.prepare_cached(
         "SELECT call_id FROM calls WHERE task_id = ?1 ORDER BY started_at DESC LIMIT ?2",
     )?;
-    let rows = statement.query_map(params![task_id.as_str(), MOST_CALLS], |row| {
+    let rows = statement.query_map(params![task_id.as_str(), MOST_CALLS as i64], |row| {
         row.get::<_, String>(0)
     })?;
     let mut calls = Vec::new();
@@ -67,19 +64,39 @@ pub(super) fn load_task(connection: &Connection, task_id: &Id) -> rusqlite::Resu
     Ok(calls)
 }
 
+pub(super) fn count_calls(connection: &Connection, task_id: &Id) -> rusqlite::Result<usize> {
+    let mut statement =
+        connection.prepare_cached("SELECT count(*) FROM calls WHERE task_id = ?1")?;
+    let count: i64 = statement.query_row([task_id.as_str()], |row| row.get(0))?;
+    Ok(count.max(0) as usize)
+}
+
 pub(super) fn load_overdue(
     connection: &Connection,
+    after: &Due,
     cutoff: Timestamp,
     most: usize,
-) -> rusqlite::Result<Vec<Vec<Told>>> {
+) -> rusqlite::Result<Overdue<Vec<Told>>> {
     let mut statement = connection.prepare_cached(
-        "SELECT call_id FROM calls INDEXED BY calls_due
-         WHERE ended_at IS NULL AND deadline_at < ?1 ORDER BY deadline_at LIMIT ?2",
+        "SELECT deadline_at, call_id FROM calls INDEXED BY calls_due
+         WHERE ended_at IS NULL AND deadline_at < ?1 AND (deadline_at, call_id) > (?2, ?3)
+         ORDER BY deadline_at, call_id LIMIT ?4",
     )?;
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let rows = statement.query_map(params![millis(cutoff), most], |row| row.get(0))?;
-    let load = |call_id: rusqlite::Result<String>| load_call(connection, &call_id?);
-    rows.map(load).collect()
+    let limit = i64::try_from(most).unwrap_or(i64::MAX);
+    let from = millis(after.deadline_at);
+    let range = params![millis(cutoff), from, after.call_id, limit];
+    let rows = statement.query_map(range, |row| {
+        Ok(Due {
+            deadline_at: timestamp(row.get(0)?),
+            call_id: row.get(1)?,
+        })
+    })?;
+    let due = rows.collect::<rusqlite::Result<Vec<Due>>>()?;
+    let calls = due.iter().map(|due| load_call(connection, &due.call_id));
+    Ok(Overdue {
+        calls: calls.collect::<rusqlite::Result<_>>()?,
+        next: due.into_iter().nth(most.saturating_sub(1)),
+    })
 }
 
 pub(super) fn load_page(
@@ -131,9 +148,11 @@ pub(super) fn count_open(connection: &Connection, now: Timestamp) -> rusqlite::R
         counts.stalled += stalled as u64;
     }
     // A mark is the collector's own: nobody has told of the end of these either.
-    let mut statement = connection
-        .prepare_cached("SELECT count(*) FROM calls INDEXED BY calls_marked WHERE marked")?;
-    let marked: i64 = statement.query_row([], |row| row.get(0))?;
+    let mut statement = connection.prepare_cached(
+        "SELECT count(*) FROM calls INDEXED BY calls_marked_at WHERE marked AND ended_at > ?1",
+    )?;
+    let since = millis(now.minus(STALLED));
+    let marked: i64 = statement.query_row([since], |row| row.get(0))?;
     counts.stalled += marked.max(0) as u64;
     Ok(counts)
 }

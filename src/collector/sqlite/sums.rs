@@ -75,9 +75,10 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
         // Without a root so far, the calls that are known stand in.
         None => last(CALLS)?,
     };
-    // An application's own word may come any time after its task has ended.
-    let counts = call.by_sidecar || root.is_none();
-    let ended_at = call.ended_at.filter(|_| counts);
+    let ended_at = match is_open {
+        true => None,
+        false => last_end(connection, task)?,
+    };
     let first = |which| {
         let sql = format!(
             "SELECT agent, application, sla_level {which} ORDER BY started_at, call_id LIMIT 1"
@@ -91,15 +92,12 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
     let (agent, application, sla_level) = named.unwrap_or_default();
     let mut statement = connection.prepare_cached(
         "INSERT INTO tasks
-             (task_id, state, agent, application, sla_level, degraded, started_at, latest_end, ended_at)
+             (task_id, state, agent, application, sla_level, degraded, started_at, ended_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6,
-             (SELECT min(started_at) FROM calls WHERE task_id = ?1),
-             iif(?9, 0, ?7), iif(?8, NULL, ?7))
+             (SELECT min(started_at) FROM calls WHERE task_id = ?1), ?7)
          ON CONFLICT (task_id) DO UPDATE SET
              state = ?2, agent = ?3, application = ?4, sla_level = ?5,
-             degraded = degraded OR ?6, started_at = excluded.started_at,
-             latest_end = iif(?9, latest_end, max(latest_end, ?7)),
-             ended_at = iif(?8, NULL, max(latest_end, ?7))",
+             degraded = degraded OR ?6, started_at = excluded.started_at, ended_at = ?7",
     )?;
     statement.execute(params![
         task,
@@ -108,12 +106,23 @@ pub(super) fn put_task(connection: &Connection, call: &CallSummary) -> rusqlite:
         application,
         sla_level,
         call.degraded,
-        ended_at.map_or(0, millis),
-        is_open,
-        // A mark gives way, and so must its time.
-        call.is_marked,
+        ended_at,
     ])?;
     Ok(())
+}
+
+/// Reads when the last call of a task ended, as its calls say now; an application's own word may
+/// come any time after that.
+fn last_end(connection: &Connection, task_id: &str) -> rusqlite::Result<Option<i64>> {
+    let last = |by_sidecar: u8| -> rusqlite::Result<Option<i64>> {
+        let sql = format!(
+            "SELECT max(ended_at) FROM calls INDEXED BY calls_ended
+             WHERE task_id = ?1 AND by_sidecar = {by_sidecar} AND ended_at IS NOT NULL"
+        );
+        let mut statement = connection.prepare_cached(&sql)?;
+        statement.query_row([task_id], |row| row.get(0))
+    };
+    last(1)?.map_or_else(|| last(0), |end| Ok(Some(end)))
 }
 
 const ROOTS: &str = "FROM calls INDEXED BY calls_roots WHERE task_id = ?1 AND is_root";

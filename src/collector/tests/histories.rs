@@ -1,6 +1,7 @@
 //! Any history of reports, in any order, comes to the same task.
 
 use super::*;
+use crate::task::Reporter::{Application, Watchdog};
 use crate::telemetry::metrics::Received;
 use proptest::prelude::*;
 
@@ -12,16 +13,31 @@ fn any_history() -> impl Strategy<Value = Vec<Told>> {
         Some(Timeout),
         Some(FailedExecution),
     ]);
-    let attempt = (end.clone(), end, 0..500u64);
+    let marked = any::<bool>();
+    let attempt = (end.clone(), end, 0..500u64, marked);
     let call = (proptest::collection::vec(attempt, 1..3), any::<bool>());
-    proptest::collection::vec(call, 1..4).prop_map(|calls| {
+    let own = proptest::option::of(0..60_000u64);
+    let calls = proptest::collection::vec(call, 1..4);
+    (calls, own).prop_map(|(calls, own)| {
         let mut history = Vec::new();
         for (c, (attempts, is_root)) in calls.into_iter().enumerate() {
-            for (a, (caller, callee, offset)) in attempts.into_iter().enumerate() {
+            for (a, (caller, callee, offset, is_marked)) in attempts.into_iter().enumerate() {
                 let at = 1_000 * (1 + c as u64 + 10 * a as u64) + offset;
-                for (reporter, end) in [(Caller, caller), (Callee, callee)] {
+                let mark = is_marked.then_some(Timeout);
+                // Each has a clock of its own.
+                for (reporter, end, took) in [
+                    (Caller, caller, 50 + offset % 307),
+                    (Callee, callee, 50 + offset % 311),
+                    (Watchdog, mark, 700),
+                ] {
                     let mut states = vec![(Pending, at), (Dispatched, at + 1)];
-                    states.extend(end.map(|end| (end, at + 50 + offset % 7)));
+                    states.extend(end.map(|end| (end, at + took)));
+                    if reporter == Watchdog {
+                        states.drain(..2);
+                    }
+                    if states.is_empty() {
+                        continue;
+                    }
                     history.push(told(reporter, &states).with(|report| {
                         report.attempt = a as u32 + 1;
                         report.call_id = Id::parse(&format!("call-{c}")).unwrap();
@@ -32,6 +48,10 @@ fn any_history() -> impl Strategy<Value = Vec<Told>> {
                 }
             }
         }
+        // A step of the application's own, which it tells of whenever it likes.
+        history.extend(own.map(|at| {
+            told(Application, &[(Executing, at), (Completed, at + 5)]).step("own", Some("step-0"))
+        }));
         history
     })
 }

@@ -137,6 +137,26 @@ fn what_is_completed() {
              fraud-7401) (failed_execution)",
         ),
         (
+            "with a step whose reply was late",
+            vec![
+                vec![caller(&[(Pending, 0), (Completed, 990)])],
+                vec![
+                    of(
+                        "risk",
+                        Some("pay"),
+                        told(Caller, &[(Pending, 10), (Timeout, 700)]),
+                    ),
+                    of(
+                        "risk",
+                        Some("pay"),
+                        told(Callee, &[(Executing, 400), (Completed, 800)]),
+                    ),
+                ],
+            ],
+            "completed in 990 ms over 2 steps; failed on the way: step risk (risk-v1.0 on \
+             fraud-7401) (late)",
+        ),
+        (
             "with a contradiction and a chain that broke",
             vec![vec![
                 caller(&[(Pending, 0), (Completed, 90)]).digests("a", "b"),
@@ -197,6 +217,97 @@ fn what_is_open() {
             )]],
             "executing: step own (own-v1.0 on fraud-7401) for 900 ms, as the application itself \
              says; it named no deadline",
+        ),
+    ]);
+}
+
+#[test]
+fn what_hangs_or_failed_beside_the_open_step() {
+    let step = |name, parent, from, state| {
+        vec![of(
+            name,
+            parent,
+            told(Caller, &[(Pending, from), (state, from + 2)]),
+        )]
+    };
+    let marked = |name, parent, from| {
+        let mut told = step(name, parent, from, Dispatched);
+        let mark = of(name, parent, self::told(Watchdog, &[(Timeout, from + 500)]));
+        told.push(mark.changed(|report| report.deadline_at = Timestamp::from_millis(from + 500)));
+        told
+    };
+    let flat = |names: std::ops::Range<u64>, state| {
+        names.map(move |n| {
+            let told = told(Caller, &[(Pending, 100 + n), (state, 102 + n)]);
+            vec![of(&format!("s{n}"), Some("pay"), told)]
+        })
+    };
+    let of_three = "executing: step n3 (n3-v1.0 on fraud-7401) for 400 ms, 100 ms left; shop \
+                    waits for it";
+    let pay = "dispatched: step s9 (s9-v1.0 on fraud-7401) for 100 ms, 400 ms left; shop waits \
+               for it";
+    hold(vec![
+        (
+            "the end of a chain was marked",
+            vec![
+                step("n1", None, 550, Executing),
+                step("n2", Some("n1"), 580, Executing),
+                step("n3", Some("n2"), 600, Executing),
+                marked("n4", Some("n3"), 300),
+            ],
+            &format!(
+                "{of_three}; nobody has reported the end of step n4 (n4-v1.0 on fraud-7401) (due \
+                 200 ms ago)"
+            ),
+        ),
+        (
+            "a step below has failed, and the one above it by that",
+            vec![
+                step("n3", None, 600, Executing),
+                step("n4", Some("n3"), 610, FailedExecution),
+                step("n5", Some("n4"), 611, FailedExecution),
+                step("m4", Some("n3"), 620, FailedValidation),
+            ],
+            &format!(
+                "{of_three}; failed on the way: step n5 (n5-v1.0 on fraud-7401) \
+                 (failed_execution), step m4 (m4-v1.0 on fraud-7401) (failed_validation)"
+            ),
+        ),
+        (
+            "a neighbour hangs, and those above only wait",
+            vec![
+                step("pay", None, 90, Executing),
+                step("s4", Some("pay"), 100, Dispatched),
+                step("s9", Some("pay"), 900, Dispatched),
+            ],
+            &format!(
+                "{pay}; nobody has reported the end of step s4 (s4-v1.0 on fraud-7401) (due 400 \
+                 ms ago)"
+            ),
+        ),
+        (
+            "many hang and one has failed",
+            [
+                step("s7", Some("pay"), 700, Timeout),
+                step("s9", Some("pay"), 900, Dispatched),
+            ]
+            .into_iter()
+            .chain(flat(1..6, Dispatched))
+            .collect(),
+            &format!(
+                "{pay}; nobody has reported the end of step s1 (s1-v1.0 on fraud-7401) (due 399 \
+                 ms ago), step s2 (s2-v1.0 on fraud-7401) (due 398 ms ago), step s3 (s3-v1.0 on \
+                 fraud-7401) (due 397 ms ago) and 2 more; failed on the way: step s7 (s7-v1.0 on \
+                 fraud-7401) (timeout)"
+            ),
+        ),
+        (
+            "an application's own hangs nowhere",
+            vec![
+                step("n3", None, 600, Executing),
+                vec![of("own", None, told(Application, &[(FailedExecution, 1)]))],
+            ],
+            of_three,
         ),
     ]);
 }

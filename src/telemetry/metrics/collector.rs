@@ -119,7 +119,7 @@ impl Collector {
             open: OPEN.map(|state| open.with_label_values(&[state.as_str()])),
             stalled: to.gauge(
                 "tasks_stalled",
-                "Open tasks past the deadline of their newest attempt.",
+                "Calls past the deadline of their newest attempt without a word of their end, marked ones for an hour.",
             ),
             finished: to.counters(
                 "tasks_finished_total",

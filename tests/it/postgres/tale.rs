@@ -1,14 +1,20 @@
 //! Reports of made-up tasks, as several reporters would tell them.
 
 use serde_json::{Value, json};
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// An instant from which all tales count, in milliseconds: in the year 2030, so that no watchdog
-/// finds anything overdue.
-const BEGINNING: u64 = 1_900_000_000_000;
+/// The instant from which all tales count: a full hour about half a day ahead, so that no watchdog
+/// finds anything overdue, and no collector holds it for the word of a broken clock.
+static BEGINNING: LazyLock<SystemTime> = LazyLock::new(|| {
+    const HOUR: u64 = 3600;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    UNIX_EPOCH + Duration::from_secs((now.as_secs() / HOUR + 12) * HOUR)
+});
 
 /// Writes an instant as reports do.
 pub fn time(millis: u64) -> String {
-    let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(BEGINNING + millis);
+    let time = *BEGINNING + Duration::from_millis(millis);
     humantime::format_rfc3339_millis(time).to_string()
 }
 

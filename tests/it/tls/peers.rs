@@ -57,11 +57,12 @@ async fn calls_and_reports_go_by_certificate() {
 
 /// A report of this side about a call of the fraud contract.
 fn report(call: &str, reporter: &str, application: &str) -> Value {
+    let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
     json!({
         "call_id": call, "task_id": call, "step_id": "s", "attempt": 1, "state": "completed",
-        "states": [{"state": "completed", "at": "2026-11-30T10:00:00.000Z"}],
+        "states": [{"state": "completed", "at": now}],
         "reporter": reporter, "agent": AGENT, "application": application,
-        "deadline_at": "2026-11-30T10:00:00.500Z", "duration_ms": 12,
+        "deadline_at": now, "duration_ms": 12,
     })
 }
 
