@@ -563,13 +563,16 @@ async fn a_collector_takes_another_token_and_retention_at_a_sighup() {
         "{log}"
     );
 
+    // A token that is amid a rotation, or has gone, is no reason to let everybody in.
+    let log = || std::fs::read_to_string(path("log")).unwrap();
+    let refusals = || log().matches("a reload was refused").count();
+    std::fs::write(path("token"), "\n").unwrap();
+    process.signal(Signal::HUP);
+    wait_until(WITHIN, "a refusal", async || refusals() == 1).await;
+    assert!(log().contains("write the token into it"), "{}", log());
     std::fs::remove_file(path("token")).unwrap();
     process.signal(Signal::HUP);
-    wait_until(WITHIN, "a refusal", async || {
-        process
-            .log()
-            .contains("a reload was refused; all stays as it is")
-    })
-    .await;
+    wait_until(WITHIN, "another refusal", async || refusals() == 2).await;
+    assert_eq!(asked("").await.0, 401);
     assert_eq!(asked("second").await.0, 404);
 }
