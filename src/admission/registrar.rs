@@ -77,6 +77,8 @@ struct State {
     /// The address in Consul is a guess; our own entry will tell the node's.
     is_guessed: bool,
     hash: Option<String>,
+    /// How often it was registered: what was asked before the last time may tell of the one before.
+    round: u64,
     /// What is wrong with the published contract, which a beat does not mend.
     doubt: Option<String>,
 }
@@ -86,7 +88,11 @@ enum Event {
     Beat,
     Standing,
     Charged,
-    Watched(Option<Registered>),
+    Watched {
+        /// The round it was asked in.
+        round: u64,
+        there: Option<Registered>,
+    },
     WatchFailed,
     Catalogue,
 }
@@ -100,8 +106,11 @@ struct Clock {
     again: Instant,
     /// One poll of our registration. A poll given up keeps its slot in the agent until its wait
     /// ends, so one runs out before the next is sent, whatever else happens meanwhile.
-    watching: Pin<Box<dyn Future<Output = Event> + Send>>,
+    watching: Awaited<Event>,
 }
+
+/// What goes on beside the worker, if anything does.
+type Awaited<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 impl Registrar {
     /// Makes the worker and the value it keeps up to date.
@@ -140,7 +149,7 @@ impl Registrar {
             catalogue: tokio::time::interval_at(Instant::now() + CATALOGUE, CATALOGUE),
             retry: Backoff::new(Duration::from_millis(500), BEAT),
             again: Instant::now(),
-            watching: Box::pin(self.watch()),
+            watching: None,
         };
         let mut leaving = self.lifecycle.clone();
         // Whatever Consul keeps us waiting for is let go when the process leaves.
@@ -168,6 +177,10 @@ impl Registrar {
                     }
                 }
             }
+            let is_watched = self.state.registered || self.state.collided;
+            if is_watched && clock.watching.is_none() {
+                clock.watching = Some(Box::pin(self.watch()));
+            }
             let event = tokio::select! {
                 // The next version's judge is known before that of the last one goes.
                 biased;
@@ -180,13 +193,9 @@ impl Registrar {
                 () = tokio::time::sleep_until(clock.again), if self.is_adrift() => continue,
                 _ = clock.beat.tick() => Event::Beat,
                 _ = clock.catalogue.tick() => Event::Catalogue,
-                watched = clock.watching.as_mut(), if self.state.registered || self.state.collided => watched,
+                Some(watched) = end_of(&mut clock.watching), if is_watched => watched,
             };
-            let watched = matches!(event, Event::Watched(_) | Event::WatchFailed);
             self.react(event).await;
-            if watched {
-                clock.watching = Box::pin(self.watch());
-            }
         }
     }
 
@@ -218,16 +227,16 @@ impl Registrar {
     /// Watches our registration at the local agent; needs no leader and wakes at once.
     fn watch(&self) -> impl Future<Output = Event> + use<> {
         let client = self.client.clone();
-        let (id, hash) = (self.id(), self.state.hash.clone());
+        let (id, hash, round) = (self.id(), self.state.hash.clone(), self.state.round);
         async move {
             let asked = Instant::now();
             match client.service_by_id(&id, hash.as_deref(), HASH_WAIT).await {
-                Ok(watched) => {
+                Ok(there) => {
                     // A poll that did not block must not become a tight loop.
                     if asked.elapsed() < WATCH_PAUSE {
                         tokio::time::sleep(WATCH_PAUSE).await;
                     }
-                    Event::Watched(watched)
+                    Event::Watched { round, there }
                 }
                 Err(_logged_by_the_beat) => {
                     tokio::time::sleep(WATCH_PAUSE).await;
@@ -246,13 +255,17 @@ impl Registrar {
             Event::Standing => self.beat().await,
             // What it is about is registered, with its status, before anything is said of that.
             Event::Charged => self.take_over(),
-            Event::Watched(None) => {
+            // The next poll asks without a hash and is answered at once.
+            Event::Watched { round, .. } if round != self.state.round => {}
+            Event::Watched { there: None, .. } => {
                 if std::mem::take(&mut self.state.collided) {
                     tracing::info!(id = self.id(), "the other process under this id has gone");
                 }
                 self.lost("the agent no longer knows the service");
             }
-            Event::Watched(Some(there)) => self.compare(&there),
+            Event::Watched {
+                there: Some(there), ..
+            } => self.compare(&there),
             Event::Catalogue => self.look_into_catalogue().await,
             Event::WatchFailed => {}
         }
@@ -354,6 +367,7 @@ impl Registrar {
         tracing::info!(id, again, "registered in Consul");
         self.state.registered = true;
         self.state.hash = None;
+        self.state.round += 1;
         self.confirmed();
         self.beat().await;
         Ok(())
@@ -591,4 +605,11 @@ impl Registrar {
             record.trouble = Some("deregistered: the sidecar is leaving".to_owned());
         });
     }
+}
+
+/// Completes with what is awaited, and lets it go; at once where there is nothing.
+async fn end_of<T>(awaited: &mut Awaited<T>) -> Option<T> {
+    let ended = awaited.as_mut()?.await;
+    *awaited = None;
+    Some(ended)
 }

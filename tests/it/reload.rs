@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use toml::{Table, Value as Setting};
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -291,8 +292,31 @@ async fn no_call_fails_and_no_connection_closes_while_everything_changes() {
     let ready = get(format!("{}/ready", callee.admin_url())).await;
     assert_eq!(ready.status, 200, "{ready:?}");
     // Repairs are counted; this was none.
+    let repairs = callee.metric("consul_reregistrations_total", &[]).await;
+    assert_eq!(repairs, 0.0, "{}", callee.log());
+}
+
+/// Consul's view of one registration arrives while the next is made already.
+#[tokio::test]
+async fn changes_in_quick_succession_are_no_repairs() {
+    let (consul, application) = tokio::join!(Consul::start(), application());
+    let mut sidecar = callee(&application, &consul).start().await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let began = Instant::now();
+    // Longer than a view is held back before it is judged.
+    for region in 0.. {
+        if began.elapsed() > Duration::from_secs(4) {
+            break;
+        }
+        let region = format!("cn-{region}");
+        sidecar.reconfigure("application.region", region.as_str());
+        assert_eq!(reload(&sidecar), ["application.region  in force now"]);
+        shown(&consul, "hermes_region", &region).await;
+    }
+    let log = sidecar.log();
+    assert!(!log.contains("the registration is gone"), "{log}");
     assert_eq!(
-        callee.metric("consul_reregistrations_total", &[]).await,
+        sidecar.metric("consul_reregistrations_total", &[]).await,
         0.0
     );
 }
