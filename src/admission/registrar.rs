@@ -11,6 +11,8 @@ use super::standing::BEAT;
 use super::{Config, Ours};
 use crate::backoff::Backoff;
 use crate::consul::{CheckStatus, Client, Poll, Registered, Registration};
+use crate::contract::Compiled;
+use crate::identity::Digest;
 use crate::lifecycle::{Observer, Phase};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -79,6 +81,8 @@ struct State {
     hash: Option<String>,
     /// How often it was registered: what was asked before the last time may tell of the one before.
     round: u64,
+    /// The contract whose fallbacks were looked at last.
+    examined: Option<Digest>,
     /// What is wrong with the published contract, which a beat does not mend.
     doubt: Option<String>,
 }
@@ -107,6 +111,8 @@ struct Clock {
     /// One poll of our registration. A poll given up keeps its slot in the agent until its wait
     /// ends, so one runs out before the next is sent, whatever else happens meanwhile.
     watching: Awaited<Event>,
+    /// A look at the fallbacks of what is registered; Consul may take its time.
+    examining: Awaited<()>,
 }
 
 /// What goes on beside the worker, if anything does.
@@ -150,6 +156,7 @@ impl Registrar {
             retry: Backoff::new(Duration::from_millis(500), BEAT),
             again: Instant::now(),
             watching: None,
+            examining: None,
         };
         let mut leaving = self.lifecycle.clone();
         // Whatever Consul keeps us waiting for is let go when the process leaves.
@@ -177,6 +184,11 @@ impl Registrar {
                     }
                 }
             }
+            let is_in_place = self.state.registered && !self.state.is_outdated;
+            if is_in_place && self.is_unexamined() {
+                let contract = self.ours.contract.clone();
+                clock.examining = Some(Box::pin(tell_doubts(self.client.clone(), contract)));
+            }
             let is_watched = self.state.registered || self.state.collided;
             if is_watched && clock.watching.is_none() {
                 clock.watching = Some(Box::pin(self.watch()));
@@ -194,6 +206,7 @@ impl Registrar {
                 _ = clock.beat.tick() => Event::Beat,
                 _ = clock.catalogue.tick() => Event::Catalogue,
                 Some(watched) = end_of(&mut clock.watching), if is_watched => watched,
+                Some(()) = end_of(&mut clock.examining) => continue,
             };
             self.react(event).await;
         }
@@ -299,9 +312,6 @@ impl Registrar {
             Err(error) => return Err(self.troubled(&error, error.is_permanent())),
             Ok(()) => {}
         }
-        if !again {
-            self.tell_doubts().await;
-        }
         if let Err(error) = self.register().await {
             let denied = error.kind() == crate::consul::ErrorKind::Denied;
             return Err(self.troubled(&error, denied));
@@ -332,18 +342,10 @@ impl Registrar {
         Ok(())
     }
 
-    /// Warns of fallbacks that cannot stand in for our contract.
-    async fn tell_doubts(&self) {
-        let contract = &self.ours.contract.contract;
-        for doubt in publication::doubts(&self.client, contract).await {
-            let (contract, fallback) = (contract.id.as_str(), doubt.fallback.as_str());
-            tracing::warn!(
-                contract,
-                fallback,
-                why = doubt.why,
-                "a fallback may be of no use"
-            );
-        }
+    /// Says, once for each contract, that nobody has looked at its fallbacks.
+    fn is_unexamined(&mut self) -> bool {
+        let digest = Some(self.ours.contract.digest);
+        std::mem::replace(&mut self.state.examined, digest) != digest
     }
 
     async fn index(&self, insists: bool) -> Result<(), publication::Error> {
@@ -612,4 +614,18 @@ async fn end_of<T>(awaited: &mut Awaited<T>) -> Option<T> {
     let ended = awaited.as_mut()?.await;
     *awaited = None;
     Some(ended)
+}
+
+/// Warns of fallbacks that cannot stand in for a contract of ours.
+async fn tell_doubts(client: Client, ours: Arc<Compiled>) {
+    let contract = &ours.contract;
+    for doubt in publication::doubts(&client, contract).await {
+        let (contract, fallback) = (contract.id.as_str(), doubt.fallback.as_str());
+        tracing::warn!(
+            contract,
+            fallback,
+            why = doubt.why,
+            "a fallback may be of no use"
+        );
+    }
 }
