@@ -85,15 +85,22 @@ impl Takes for Rooms {
     ) -> Result<Prepared, Vec<String>> {
         let own = self.addresses.outbound.clone();
         let target = target(&self.client, settings.spool.collector.as_ref());
-        let target = target.map_err(|error| vec![problem(settings, "spool.collector", &error)])?;
-        Ok(Prepared {
-            target,
-            outbound: compose::outbound(settings, own, &self.boot),
-            callee: match &self.callee {
-                Some(callee) => Some(callee.prepare(before, settings, &self.boot).await?),
-                None => None,
-            },
-        })
+        let target = target.map_err(|error| vec![problem(settings, "spool.collector", &error)]);
+        let callee = match &self.callee {
+            Some(callee) => callee.prepare(before, settings, &self.boot).await.map(Some),
+            None => Ok(None),
+        };
+        match (target, callee) {
+            (Ok(target), Ok(callee)) => Ok(Prepared {
+                target,
+                outbound: compose::outbound(settings, own, &self.boot),
+                callee,
+            }),
+            (target, callee) => {
+                let faults = [target.err(), callee.err()];
+                Err(faults.into_iter().flatten().flatten().collect())
+            }
+        }
     }
 
     async fn settle(&mut self, prepared: Prepared, settings: &Settings) -> Vec<String> {
