@@ -180,6 +180,8 @@ impl Callee {
         for (at, fault) in faults {
             problems.extend(faults_of(settings, at, &fault));
         }
+        let mut entries = settings.application.contracts.iter();
+        let is_asked = entries.any(|entry| entry.file().is_none());
         let mut moved = Vec::new();
         for (at, contract) in loaded.iter().enumerate() {
             let Some(contract) = contract else { continue };
@@ -188,7 +190,7 @@ impl Callee {
             if known.as_ref().is_some_and(|known| is_same(known, contract)) {
                 continue;
             }
-            if let Err(fault) = self.compare(known.as_deref(), contract).await {
+            if let Err(fault) = self.compare(known.as_deref(), contract, is_asked).await {
                 problems.push(problem_of(settings, &key, fault));
             }
             let (file, was) = (
@@ -214,14 +216,16 @@ impl Callee {
         }
     }
 
-    /// Says what keeps a contract that is new, or has changed, from being served.
+    /// Says what keeps a contract that is new, or has changed, from being served; `is_asked`: the
+    /// application is asked for one too.
     async fn compare(
         &self,
         known: Option<&Compiled>,
         contract: &Arc<Compiled>,
+        is_asked: bool,
     ) -> Result<(), String> {
         let (id, version) = (&contract.contract.id, &contract.contract.version);
-        if self.posts.is_handed_out(id.as_str()) {
+        if is_asked && self.posts.is_handed_out(id.as_str()) {
             return Err(format!(
                 "{id} is handed out by the application; give it once"
             ));
