@@ -39,6 +39,7 @@ These are real calls: the application carries each of them out.
 Met is: at least 99.9 % of the calls completed, the 99th percentile of their times at most 1.2 times
 the contract's timeout_ms, and none failed validation. A time is from before the request is sent until
 the reply is read; a call without a reply counts as not completed, with the time it was waited for.
+What a fallback answered is not completed: it says nothing for the contract that was called.
 The contract is read once at the instance that the sidecar chooses (GET /hermes/handshake), which is no
 call of it. Every call is a task whose id begins with the prefix shown: `hermes-sidecar task ID`.
 
