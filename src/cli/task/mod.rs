@@ -18,7 +18,8 @@ use super::output::{self, Palette};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 where the task is known, 1 where it is not. With --follow: 0 once it has completed,
-1 once it has ended otherwise, 4 past --timeout. With --compare: 0 where no step differs, else 1.
+1 once it has ended otherwise, 4 past --timeout; the collector's own guess that a call has timed out
+is no end. With --compare: 0 where no step differs, else 1. 3 where the collector does not answer.
 
 Examples:
   hermes-sidecar task order-17
