@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::config::{Addresses, Source};
 
+use super::OutputArgs;
 use super::client::{self, Answer};
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::output;
 
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -100,13 +101,27 @@ impl Asking {
     }
 }
 
-/// Says why there is nothing to show.
+/// Says why there is nothing to show: what was asked is at fault, or nothing is known of it, or
+/// the collector does not serve us.
 pub(super) fn refusal(answer: &Answer) -> Failure {
     let told = output::detail(&answer.body);
-    match answer.status {
-        StatusCode::BAD_REQUEST => Failure::Usage(told),
-        status => Failure::Answer(format!("the collector says {status}: {told}")),
+    let exit = match answer.status {
+        StatusCode::BAD_REQUEST => return Failure::Usage(told),
+        StatusCode::NOT_FOUND => Exit::Negative,
+        _ => Exit::Unreachable,
+    };
+    let text = format!("the collector says {}: {told}", answer.status);
+    Failure::Collector { text, exit }
+}
+
+/// Ends a command whose answer is a refusal, which programs read as it came.
+pub(super) fn refused(answer: &Answer, output: OutputArgs) -> Result<Exit, Failure> {
+    let failure = refusal(answer);
+    if !output.is_json() {
+        return Err(failure);
     }
+    pass_on(answer);
+    Ok(failure.exit())
 }
 
 /// Prints an answer as it came.
@@ -176,20 +191,37 @@ mod tests {
                 404,
                 r#"{"status":404,"detail":"no report has arrived"}"#,
                 "the collector says 404 Not Found: no report has arrived",
+                Exit::Negative,
             ),
             (
                 503,
                 "<h1>who?</h1>\n",
                 "the collector says 503 Service Unavailable: <h1>who?</h1>",
+                Exit::Unreachable,
             ),
-            (400, r#"{"detail":"limit: 1 to 1000"}"#, "limit: 1 to 1000"),
+            (
+                401,
+                r#"{"detail":"a token is missing"}"#,
+                "the collector says 401 Unauthorized: a token is missing",
+                Exit::Unreachable,
+            ),
+            (
+                400,
+                r#"{"detail":"limit: 1 to 1000"}"#,
+                "limit: 1 to 1000",
+                Exit::Usage,
+            ),
         ] {
             let answer = Answer {
                 status: StatusCode::from_u16(status).unwrap(),
                 headers: Default::default(),
                 body: body.into(),
             };
-            assert_eq!(refusal(&answer).to_string(), told);
+            let refusal = refusal(&answer);
+            assert_eq!(
+                (refusal.to_string(), refusal.exit()),
+                (told.to_owned(), exit)
+            );
         }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::OutputArgs;
 use super::client;
-use super::collector::{Asking, CollectorPlace, pass_on, refusal};
+use super::collector::{Asking, CollectorPlace, pass_on, refused};
 use super::exit::{Exit, Failure};
 use super::output::{self, Palette};
 
@@ -52,13 +52,12 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
         return compare::compare(&asking, &args.id, other, args.output);
     }
     let answer = client::block_on(asking.get(&["tasks", &args.id], &[], is_task))?;
-    let is_known = answer.status.is_success();
+    if !answer.status.is_success() {
+        return refused(&answer, args.output);
+    }
     if args.output.is_json() {
         pass_on(&answer);
-        return Ok(output::verdict(is_known));
-    }
-    if !is_known {
-        return Err(refusal(&answer));
+        return Ok(Exit::Fine);
     }
     let drawn = draw(&answer.body).map_err(|error| asking.stranger(error.to_string()))?;
     output::data(drawn.as_bytes());
