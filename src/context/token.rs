@@ -11,15 +11,12 @@ pub struct Token(u128);
 pub const LENGTH: usize = 32;
 
 impl Token {
-    /// Draws a new one.
+    /// Draws a new one, 122 bits of it at random.
+    ///
+    /// Not by the TLS provider: that begins with gathering entropy for some 100 ms, at the cost of
+    /// a process's first call.
     pub fn draw() -> Self {
-        let mut bytes = [0; 16];
-        match aws_lc_rs::rand::fill(&mut bytes) {
-            Ok(()) => Self(u128::from_le_bytes(bytes)),
-            // Without the system's randomness it can be guessed on purpose, but still not met by
-            // accident; and no call should fail for it.
-            Err(_unspecified) => Self(fastrand::u128(..)),
-        }
+        Self(uuid::Uuid::new_v4().as_u128())
     }
 
     /// Reads one, as `Display` writes it.
