@@ -11,6 +11,8 @@ use super::standing::BEAT;
 use super::{Config, Ours};
 use crate::backoff::Backoff;
 use crate::consul::{CheckStatus, Client, Poll, Registered, Registration};
+use crate::contract::Compiled;
+use crate::identity::Digest;
 use crate::lifecycle::{Observer, Phase};
 use crate::task::Timestamp;
 use crate::telemetry::log::Chain;
@@ -77,6 +79,10 @@ struct State {
     /// The address in Consul is a guess; our own entry will tell the node's.
     is_guessed: bool,
     hash: Option<String>,
+    /// How often it was registered: what was asked before the last time may tell of the one before.
+    round: u64,
+    /// The contract whose fallbacks were looked at last.
+    examined: Option<Digest>,
     /// What is wrong with the published contract, which a beat does not mend.
     doubt: Option<String>,
 }
@@ -86,7 +92,11 @@ enum Event {
     Beat,
     Standing,
     Charged,
-    Watched(Option<Registered>),
+    Watched {
+        /// The round it was asked in.
+        round: u64,
+        there: Option<Registered>,
+    },
     WatchFailed,
     Catalogue,
 }
@@ -100,8 +110,13 @@ struct Clock {
     again: Instant,
     /// One poll of our registration. A poll given up keeps its slot in the agent until its wait
     /// ends, so one runs out before the next is sent, whatever else happens meanwhile.
-    watching: Pin<Box<dyn Future<Output = Event> + Send>>,
+    watching: Awaited<Event>,
+    /// A look at the fallbacks of what is registered; Consul may take its time.
+    examining: Awaited<()>,
 }
+
+/// What goes on beside the worker, if anything does.
+type Awaited<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 impl Registrar {
     /// Makes the worker and the value it keeps up to date.
@@ -140,7 +155,8 @@ impl Registrar {
             catalogue: tokio::time::interval_at(Instant::now() + CATALOGUE, CATALOGUE),
             retry: Backoff::new(Duration::from_millis(500), BEAT),
             again: Instant::now(),
-            watching: Box::pin(self.watch()),
+            watching: None,
+            examining: None,
         };
         let mut leaving = self.lifecycle.clone();
         // Whatever Consul keeps us waiting for is let go when the process leaves.
@@ -168,6 +184,15 @@ impl Registrar {
                     }
                 }
             }
+            let is_in_place = self.state.registered && !self.state.is_outdated;
+            if is_in_place && self.is_unexamined() {
+                let contract = self.ours.contract.clone();
+                clock.examining = Some(Box::pin(tell_doubts(self.client.clone(), contract)));
+            }
+            let is_watched = self.state.registered || self.state.collided;
+            if is_watched && clock.watching.is_none() {
+                clock.watching = Some(Box::pin(self.watch()));
+            }
             let event = tokio::select! {
                 // The next version's judge is known before that of the last one goes.
                 biased;
@@ -180,13 +205,10 @@ impl Registrar {
                 () = tokio::time::sleep_until(clock.again), if self.is_adrift() => continue,
                 _ = clock.beat.tick() => Event::Beat,
                 _ = clock.catalogue.tick() => Event::Catalogue,
-                watched = clock.watching.as_mut(), if self.state.registered || self.state.collided => watched,
+                Some(watched) = end_of(&mut clock.watching), if is_watched => watched,
+                Some(()) = end_of(&mut clock.examining) => continue,
             };
-            let watched = matches!(event, Event::Watched(_) | Event::WatchFailed);
             self.react(event).await;
-            if watched {
-                clock.watching = Box::pin(self.watch());
-            }
         }
     }
 
@@ -218,16 +240,16 @@ impl Registrar {
     /// Watches our registration at the local agent; needs no leader and wakes at once.
     fn watch(&self) -> impl Future<Output = Event> + use<> {
         let client = self.client.clone();
-        let (id, hash) = (self.id(), self.state.hash.clone());
+        let (id, hash, round) = (self.id(), self.state.hash.clone(), self.state.round);
         async move {
             let asked = Instant::now();
             match client.service_by_id(&id, hash.as_deref(), HASH_WAIT).await {
-                Ok(watched) => {
+                Ok(there) => {
                     // A poll that did not block must not become a tight loop.
                     if asked.elapsed() < WATCH_PAUSE {
                         tokio::time::sleep(WATCH_PAUSE).await;
                     }
-                    Event::Watched(watched)
+                    Event::Watched { round, there }
                 }
                 Err(_logged_by_the_beat) => {
                     tokio::time::sleep(WATCH_PAUSE).await;
@@ -246,13 +268,17 @@ impl Registrar {
             Event::Standing => self.beat().await,
             // What it is about is registered, with its status, before anything is said of that.
             Event::Charged => self.take_over(),
-            Event::Watched(None) => {
+            // The next poll asks without a hash and is answered at once.
+            Event::Watched { round, .. } if round != self.state.round => {}
+            Event::Watched { there: None, .. } => {
                 if std::mem::take(&mut self.state.collided) {
                     tracing::info!(id = self.id(), "the other process under this id has gone");
                 }
                 self.lost("the agent no longer knows the service");
             }
-            Event::Watched(Some(there)) => self.compare(&there),
+            Event::Watched {
+                there: Some(there), ..
+            } => self.compare(&there),
             Event::Catalogue => self.look_into_catalogue().await,
             Event::WatchFailed => {}
         }
@@ -286,9 +312,6 @@ impl Registrar {
             Err(error) => return Err(self.troubled(&error, error.is_permanent())),
             Ok(()) => {}
         }
-        if !again {
-            self.tell_doubts().await;
-        }
         if let Err(error) = self.register().await {
             let denied = error.kind() == crate::consul::ErrorKind::Denied;
             return Err(self.troubled(&error, denied));
@@ -319,18 +342,10 @@ impl Registrar {
         Ok(())
     }
 
-    /// Warns of fallbacks that cannot stand in for our contract.
-    async fn tell_doubts(&self) {
-        let contract = &self.ours.contract.contract;
-        for doubt in publication::doubts(&self.client, contract).await {
-            let (contract, fallback) = (contract.id.as_str(), doubt.fallback.as_str());
-            tracing::warn!(
-                contract,
-                fallback,
-                why = doubt.why,
-                "a fallback may be of no use"
-            );
-        }
+    /// Says, once for each contract, that nobody has looked at its fallbacks.
+    fn is_unexamined(&mut self) -> bool {
+        let digest = Some(self.ours.contract.digest);
+        std::mem::replace(&mut self.state.examined, digest) != digest
     }
 
     async fn index(&self, insists: bool) -> Result<(), publication::Error> {
@@ -354,6 +369,7 @@ impl Registrar {
         tracing::info!(id, again, "registered in Consul");
         self.state.registered = true;
         self.state.hash = None;
+        self.state.round += 1;
         self.confirmed();
         self.beat().await;
         Ok(())
@@ -590,5 +606,26 @@ impl Registrar {
             record.registered = false;
             record.trouble = Some("deregistered: the sidecar is leaving".to_owned());
         });
+    }
+}
+
+/// Completes with what is awaited, and lets it go; at once where there is nothing.
+async fn end_of<T>(awaited: &mut Awaited<T>) -> Option<T> {
+    let ended = awaited.as_mut()?.await;
+    *awaited = None;
+    Some(ended)
+}
+
+/// Warns of fallbacks that cannot stand in for a contract of ours.
+async fn tell_doubts(client: Client, ours: Arc<Compiled>) {
+    let contract = &ours.contract;
+    for doubt in publication::doubts(&client, contract).await {
+        let (contract, fallback) = (contract.id.as_str(), doubt.fallback.as_str());
+        tracing::warn!(
+            contract,
+            fallback,
+            why = doubt.why,
+            "a fallback may be of no use"
+        );
     }
 }

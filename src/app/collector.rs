@@ -56,39 +56,22 @@ impl Collector {
         let address = sockets::address(&listener)?;
         let (lifecycle, phase) = Lifecycle::new();
         let mut workers = Workers::default();
-        let config = collector::Config {
-            store: own.store.clone(),
-            token: token(&settings)?,
-            retention: own.retention,
-        };
-        let token = config.token.clone();
-        let opened = collector::Collector::open(config, metrics.clone()).await;
-        let (collector, opened) = opened.map_err(|source| Error::Book(Box::new(source)))?;
-        let place = match &own.store {
-            Place::File(path) => {
-                compose::alarm(path, &opened);
-                path.display().to_string()
-            }
-            Place::Postgres(address) => address.to_string(),
-        };
-        let collector = Arc::new(collector);
+        let token = token(&settings)?;
+        let (collector, place) = open(&settings, token.clone(), &metrics).await?;
         let client = match own.consul {
             true => Some(consul(&settings, &metrics)?),
             false => None,
         };
-        let mut trust = None;
-        if let Some(client) = client.clone() {
-            let keys = match collector.store() {
-                Some(store) => Some(store.clone()),
-                None => compose::keys(&own.keys_path)?,
-            };
-            let judging = compose::trust(&settings, keys).await?;
-            trust = Some(judging.clone());
-            let following = collector.follow(client, judging);
-            if let Some(following) = following {
-                follow(following, phase.clone(), &mut workers);
+        let trust = match client.clone() {
+            Some(client) => {
+                let trust = trust(&settings, &collector).await?;
+                if let Some(following) = collector.follow(client, trust.clone()) {
+                    until_stopping("contract board", following, phase.clone(), &mut workers);
+                }
+                Some(trust)
             }
-        }
+            None => None,
+        };
         let clients = match own.token_file {
             Some(_) => Clients::Optional,
             None => Clients::Required,
@@ -241,6 +224,40 @@ impl Takes for Rooms {
     }
 }
 
+/// Opens the book in which reports are kept, and says where that is.
+async fn open(
+    settings: &Settings,
+    token: Option<Secret>,
+    metrics: &Arc<metrics::Collector>,
+) -> Result<(Arc<collector::Collector>, String), Error> {
+    let own = &settings.collector;
+    let config = collector::Config {
+        store: own.store.clone(),
+        token,
+        retention: own.retention,
+    };
+    let opened = collector::Collector::open(config, metrics.clone()).await;
+    let (collector, opened) = opened.map_err(|source| Error::Book(Box::new(source)))?;
+    let place = match &own.store {
+        Place::File(path) => {
+            compose::alarm(path, &opened);
+            path.display().to_string()
+        }
+        Place::Postgres(address) => address.to_string(),
+    };
+    Ok((Arc::new(collector), place))
+}
+
+/// Opens what published contracts are judged by; first keys are remembered beside the reports, if
+/// those are in a file of ours.
+async fn trust(settings: &Settings, collector: &collector::Collector) -> Result<Arc<Trust>, Error> {
+    let keys = match collector.store() {
+        Some(store) => Some(store.clone()),
+        None => compose::keys(&settings.collector.keys_path)?,
+    };
+    compose::trust(settings, keys).await
+}
+
 /// Makes the one client for the settings' Consul; its requests are counted.
 fn consul(settings: &Settings, metrics: &Arc<metrics::Collector>) -> Result<Client, Error> {
     for operation in Operation::ALL {
@@ -253,20 +270,6 @@ fn consul(settings: &Settings, metrics: &Arc<metrics::Collector>) -> Result<Clie
         metrics.consul_request(operation.as_str(), outcome.as_str());
     });
     Ok(Client::new(compose::consul(&settings.consul), observe)?)
-}
-
-/// Follows what is published in Consul until the process stops.
-fn follow(
-    following: impl Future<Output = ()> + Send + 'static,
-    mut phase: Observer,
-    workers: &mut Workers,
-) {
-    workers.start("contract board", async move {
-        tokio::select! {
-            () = following => {}
-            () = phase.reached(Phase::Stopping) => {}
-        }
-    });
 }
 
 /// Describes the collector for Consul, where sidecars may look it up; nothing where none of them

@@ -340,6 +340,8 @@ pub fn admission(
 }
 
 /// Reads a token from its file, without the line end that editors add.
+///
+/// A file without one, as it may be amid a rotation, is refused: it would let everybody in.
 pub fn token(key: &'static str, path: Option<&Path>) -> Result<Option<Secret>, Error> {
     let Some(path) = path else {
         return Ok(None);
@@ -349,5 +351,30 @@ pub fn token(key: &'static str, path: Option<&Path>) -> Result<Option<Secret>, E
         path: path.to_owned(),
         source,
     })?;
-    Ok(Some(Secret::new(text.trim())))
+    let token = Secret::new(text.trim());
+    if token.is_empty() {
+        let path = path.to_owned();
+        return Err(Error::EmptyToken { key, path });
+    }
+    Ok(Some(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_token_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        for text in ["", "\n", " \t\r\n"] {
+            std::fs::write(&path, text).unwrap();
+            let refused = token("collector.token_file", Some(&path)).unwrap_err();
+            assert!(matches!(refused, Error::EmptyToken { .. }), "{refused}");
+        }
+        std::fs::write(&path, "s3cret\n").unwrap();
+        let read = token("collector.token_file", Some(&path)).unwrap();
+        assert_eq!(read, Some(Secret::new("s3cret")));
+        assert_eq!(token("collector.token_file", None).unwrap(), None);
+    }
 }

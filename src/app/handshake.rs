@@ -46,7 +46,8 @@ enum Fault {
 /// Keeps the contract of one place; a worker.
 pub struct Follower {
     serving: Arc<Serving>,
-    number: Number,
+    /// Where the contract stands that is handed out now.
+    number: watch::Sender<Number>,
     /// Ends with the entry of the configuration.
     sources: watch::Receiver<ContractSource>,
 }
@@ -70,7 +71,7 @@ enum Heard {
 impl Follower {
     pub fn new(
         serving: Arc<Serving>,
-        number: Number,
+        number: watch::Sender<Number>,
         sources: watch::Receiver<ContractSource>,
     ) -> Self {
         Self {
@@ -85,7 +86,7 @@ impl Follower {
         let known = tokio::select! {
             known = self.first() => known,
             () = self.ended() => {
-                self.serving.close(self.number);
+                self.serving.close(self.number());
                 return;
             }
             () = phase.reached(Phase::Leaving) => return,
@@ -117,7 +118,7 @@ impl Follower {
             let reason = Chain(&fault).to_string();
             if reason != said {
                 tracing::warn!(reason, "waiting for the application's contract");
-                self.serving.wait(self.number, &self.source(), &reason);
+                self.serving.wait(self.number(), &self.source(), &reason);
                 said = reason;
             }
             tokio::time::sleep(retry.next_wait().max(SOONEST / 2)).await;
@@ -153,7 +154,8 @@ impl Follower {
                     if is_same_id {
                         terms.send_replace(self.terms(&known));
                     } else {
-                        self.number = self.serving.open_beside(self.number, &self.source());
+                        let beside = self.serving.open_beside(self.number(), &self.source());
+                        self.number.send_replace(beside);
                         // The former one ends with its terms.
                         terms = self.bear(&known, bearers, &phase);
                     }
@@ -171,7 +173,7 @@ impl Follower {
         let (given, terms) = watch::channel(self.terms(known));
         let bearer = Bearer {
             serving: self.serving.clone(),
-            number: self.number,
+            number: self.number(),
             terms,
             // An application that hands out another contract does not serve the former one.
             is_patient: false,
@@ -192,6 +194,10 @@ impl Follower {
         let contract = &known.contract.contract;
         let (id, version) = (contract.id.as_str(), &contract.version);
         tracing::info!(contract = id, %version, "the application has handed out its contract");
+    }
+
+    fn number(&self) -> Number {
+        *self.number.borrow()
     }
 
     fn source(&self) -> ContractSource {
@@ -278,7 +284,7 @@ impl Follower {
     fn check(&self, now: &Compiled, before: Option<&Compiled>) -> Result<(), Fault> {
         let contract = &now.contract;
         let id = contract.id.to_string();
-        if self.serving.is_taken(&id, self.number) {
+        if self.serving.is_taken(&id, self.number()) {
             // Both would register under one id and undo each other.
             return Err(Fault::Twice(id));
         }

@@ -88,6 +88,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("{key} {} is empty; write the token into it, or leave the key out to ask for none", path.display())]
+    EmptyToken { key: &'static str, path: PathBuf },
     #[error("set up TLS")]
     Tls(#[from] crate::identity::tls::Error),
     #[error(

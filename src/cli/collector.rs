@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::config::{Addresses, Source};
 
+use super::OutputArgs;
 use super::client::{self, Answer};
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::output;
 
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -21,6 +22,9 @@ pub(super) struct CollectorPlace {
     /// Base URL of the collector; default: as the settings say.
     #[arg(long, value_name = "URL")]
     collector: Option<String>,
+    /// File with the token to show; default: that of the settings, if they name the collector.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Config file that names the collector.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -31,20 +35,26 @@ pub(super) struct Asking {
     base: String,
     client: reqwest::Client,
     token: Option<String>,
+    /// The settings have a token, but for another collector.
+    withholds: bool,
 }
 
 impl Asking {
     pub fn at(place: CollectorPlace) -> Result<Self, Failure> {
         let addresses = Addresses::load(&Source::of_process(place.config.clone(), Vec::new()))?;
-        let token = token(addresses.collector_token_file)?;
         let base = client::base(place.collector, "collector", place.config, |addresses| {
             addresses.collector.clone()
         })?;
+        let is_theirs = is_same(&base, addresses.collector.as_deref());
+        let settled = addresses.collector_token_file;
+        let withholds = !is_theirs && settled.is_some() && place.token_file.is_none();
+        let token = token(place.token_file.or(settled.filter(|_| is_theirs)))?;
         let client = client::collector(&base, TIMEOUT, addresses.tls)?;
         Ok(Self {
             base,
             client,
             token,
+            withholds,
         })
     }
 
@@ -69,6 +79,12 @@ impl Asking {
             request = request.bearer_auth(token);
         }
         let answer = client::send(NAME, &self.base, request).await?;
+        if self.withholds && answer.status == StatusCode::UNAUTHORIZED {
+            output::talk(
+                "the token of the settings is for the collector that they name; give --token-file \
+                 to show it to this one",
+            );
+        }
         match recognise(&answer, is_ours) {
             Ok(()) => Ok(answer),
             Err(told) => Err(self.stranger(told)),
@@ -85,13 +101,27 @@ impl Asking {
     }
 }
 
-/// Says why there is nothing to show.
+/// Says why there is nothing to show: what was asked is at fault, or nothing is known of it, or
+/// the collector does not serve us.
 pub(super) fn refusal(answer: &Answer) -> Failure {
     let told = output::detail(&answer.body);
-    match answer.status {
-        StatusCode::BAD_REQUEST => Failure::Usage(told),
-        status => Failure::Answer(format!("the collector says {status}: {told}")),
+    let exit = match answer.status {
+        StatusCode::BAD_REQUEST => return Failure::Usage(told),
+        StatusCode::NOT_FOUND => Exit::Negative,
+        _ => Exit::Unreachable,
+    };
+    let text = format!("the collector says {}: {told}", answer.status);
+    Failure::Collector { text, exit }
+}
+
+/// Ends a command whose answer is a refusal, which programs read as it came.
+pub(super) fn refused(answer: &Answer, output: OutputArgs) -> Result<Exit, Failure> {
+    let failure = refusal(answer);
+    if !output.is_json() {
+        return Err(failure);
     }
+    pass_on(answer);
+    Ok(failure.exit())
 }
 
 /// Prints an answer as it came.
@@ -116,7 +146,13 @@ fn recognise(answer: &Answer, is_ours: fn(&Value) -> bool) -> Result<(), String>
     }
 }
 
-/// Reads the token that the collector of the settings wants; none where there are no settings.
+/// Says whether a URL is that of the settings' collector, whichever way it is written.
+fn is_same(base: &str, settled: Option<&str>) -> bool {
+    let read = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
+    settled.is_some_and(|settled| read(base).is_some_and(|url| Some(url) == read(settled)))
+}
+
+/// Reads a token from its file, if there is one.
 fn token(file: Option<PathBuf>) -> Result<Option<String>, Failure> {
     let Some(path) = file else {
         return Ok(None);
@@ -132,26 +168,60 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_the_collector_of_the_settings_is_shown_their_token() {
+        let settled = Some("http://127.0.0.1:7600");
+        for (base, same) in [
+            ("http://127.0.0.1:7600", true),
+            ("HTTP://127.0.0.1:7600/", true),
+            ("http://127.0.0.1:7601", false),
+            ("https://127.0.0.1:7600", false),
+            ("http://127.0.0.1:7600.example", false),
+            ("http://127.0.0.1:7600@elsewhere", false),
+        ] {
+            assert_eq!(is_same(base, settled), same, "{base}");
+        }
+        assert!(is_same("unix:/run/c.sock", Some("unix:/run/c.sock")));
+        assert!(!is_same("http://127.0.0.1:7600", None));
+    }
+
+    #[test]
     fn a_refusal_tells_its_detail() {
-        for (status, body, told) in [
+        for (status, body, told, exit) in [
             (
                 404,
                 r#"{"status":404,"detail":"no report has arrived"}"#,
                 "the collector says 404 Not Found: no report has arrived",
+                Exit::Negative,
             ),
             (
                 503,
                 "<h1>who?</h1>\n",
                 "the collector says 503 Service Unavailable: <h1>who?</h1>",
+                Exit::Unreachable,
             ),
-            (400, r#"{"detail":"limit: 1 to 1000"}"#, "limit: 1 to 1000"),
+            (
+                401,
+                r#"{"detail":"a token is missing"}"#,
+                "the collector says 401 Unauthorized: a token is missing",
+                Exit::Unreachable,
+            ),
+            (
+                400,
+                r#"{"detail":"limit: 1 to 1000"}"#,
+                "limit: 1 to 1000",
+                Exit::Usage,
+            ),
         ] {
             let answer = Answer {
                 status: StatusCode::from_u16(status).unwrap(),
                 headers: Default::default(),
                 body: body.into(),
             };
-            assert_eq!(refusal(&answer).to_string(), told);
+            let refusal = refusal(&answer);
+            assert_eq!(
+                (refusal.to_string(), refusal.exit()),
+                (told.to_owned(), exit)
+            );
         }
     }
 }

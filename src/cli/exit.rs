@@ -70,6 +70,9 @@ pub(super) enum Failure {
     /// Something answered, but not what we asked for.
     #[error("{0}")]
     Answer(String),
+    /// The collector did not show what it was asked for.
+    #[error("{text}")]
+    Collector { text: String, exit: Exit },
     /// Consul did not do what it was asked.
     #[error("{text}")]
     Registry { text: String, exit: Exit },
@@ -96,7 +99,9 @@ impl Failure {
             Failure::Unreachable { .. } | Failure::Stranger { .. } => Exit::Unreachable,
             Failure::Timeout { .. } => Exit::Timeout,
             Failure::Answer(_) => Exit::Negative,
-            Failure::Start { exit, .. } | Failure::Registry { exit, .. } => *exit,
+            Failure::Start { exit, .. }
+            | Failure::Registry { exit, .. }
+            | Failure::Collector { exit, .. } => *exit,
         }
     }
 }

@@ -34,6 +34,7 @@ use std::ffi::OsString;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -157,6 +158,18 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.trim().to_owned(), value.to_owned())),
         None => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
+/// Beyond it a length is a slip of the pen, and no instant may be so far away.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Reads a length of time from the command line.
+fn length(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(length) if length <= LONGEST => Ok(length),
+        Ok(_) => Err("write a length of at most a year".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::OutputArgs;
 use super::client;
-use super::collector::{Asking, CollectorPlace, pass_on, refusal};
+use super::collector::{Asking, CollectorPlace, pass_on, refused};
 use super::exit::{Exit, Failure};
 use super::output::{self, Palette, Tone, plain};
 
@@ -71,7 +71,7 @@ pub(super) fn tasks(args: TasksArgs) -> Result<Exit, Failure> {
     let is_list = |told: &Value| told["tasks"].is_array();
     let answer = client::block_on(asking.get(&["tasks"], &query, is_list))?;
     if !answer.status.is_success() {
-        return Err(refusal(&answer));
+        return refused(&answer, args.output);
     }
     if args.output.is_json() {
         pass_on(&answer);

@@ -4,10 +4,11 @@
 //!   them beside those that stay; a problem between the two refuses all
 
 use super::keys;
-use super::origin::Origin;
+use super::origin::{Entry, Origin};
 use super::problem::Problems;
 use super::reader::Reader;
 use super::{Error, Settings, assemble, consul_env, roles};
+use crate::identity::Secret;
 use std::collections::BTreeSet;
 
 /// The keys in which settings differ, in order; a table of a list that came or went stands for
@@ -34,7 +35,7 @@ impl Settings {
         let mut table = "";
         for key in keys {
             let (before, after) = (here.get(key), there.get(key));
-            if before.map(|entry| &entry.value) == after.map(|entry| &entry.value) {
+            if before.map(of_entry) == after.map(of_entry) {
                 continue;
             }
             let below = key
@@ -66,12 +67,15 @@ impl Settings {
             .iter()
             .filter(|(path, _)| keys::is_live(path))
         {
-            let (value, origin) = match (&entry.origin, keys::find(path)) {
+            match (&entry.origin, keys::find(path)) {
                 // What follows from others follows from those in force.
-                (Origin::Derived(_), Some(key)) => (key.default_value(), Origin::Default),
-                (origin, _) => (entry.value.clone(), origin.clone()),
-            };
-            reader.effective.set(path, value, origin);
+                (Origin::Derived(_), Some(key)) => {
+                    reader
+                        .effective
+                        .set(path, key.default_value(), Origin::Default);
+                }
+                _ => reader.effective.put(path, entry.clone()),
+            }
         }
         // The environment does not change; what it says of keys is among the values already.
         let (mut seen, mut told) = Default::default();
@@ -84,6 +88,11 @@ impl Settings {
             false => Err(reader.problems.into_error()),
         }
     }
+}
+
+/// What makes a value another: also what is not shown of it, but not where it stands.
+fn of_entry(entry: &Entry) -> (&toml::Value, &Option<Secret>) {
+    (&entry.value, &entry.masked)
 }
 
 #[cfg(test)]
@@ -118,6 +127,37 @@ mod tests {
         assert!(first.differences(&first).live.is_empty());
         let left = adopted.differences(&read);
         assert_eq!((left.live.len(), left.waiting.len()), (0, 1));
+    }
+
+    #[test]
+    fn another_password_of_the_database_waits_and_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = |password: &str, retention: &str| {
+            let url = format!("postgres://hermes:{password}@127.0.0.1/hermes");
+            let text = format!("[collector]\nstore = \"{url}\"\nretention = \"{retention}\"\n");
+            settings(folder.path(), &text)
+        };
+        let place = |password: &str| {
+            let url = format!("postgres://hermes:{password}@127.0.0.1/hermes");
+            crate::collector::Place::Postgres(Box::new(
+                crate::collector::PostgresAddress::parse(&url).unwrap(),
+            ))
+        };
+        let (first, read) = (store("first", "1d"), store("second", "2d"));
+        let differences = first.differences(&read);
+        assert_eq!(differences.live, ["collector.retention"]);
+        assert_eq!(differences.waiting, ["collector.store"]);
+        let adopted = first.adopt(&read).unwrap();
+        assert_eq!(adopted.collector.store, place("first"));
+        let again = adopted.adopt(&read).unwrap();
+        assert_eq!(again.collector.store, place("first"));
+        assert_eq!(again.differences(&read).waiting, ["collector.store"]);
+        assert!(again.differences(&first).waiting.is_empty());
+        let shown = format!("{again:?}");
+        assert!(
+            shown.contains("hermes:***@") && !shown.contains("first@"),
+            "{shown}"
+        );
     }
 
     #[test]

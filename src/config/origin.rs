@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use toml::Value;
 
+use crate::identity::Secret;
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -65,6 +67,8 @@ impl fmt::Display for Origin {
 pub struct Entry {
     pub value: Value,
     pub origin: Origin,
+    /// The value itself, where it holds a secret that `value` does not show.
+    pub(super) masked: Option<Secret>,
 }
 
 /// Every value in force, by path.
@@ -76,8 +80,16 @@ pub struct Effective {
 impl Effective {
     /// Sets a value, over whatever an earlier layer said.
     pub(super) fn set(&mut self, path: &str, value: Value, origin: Origin) {
-        self.entries
-            .insert(path.to_owned(), Entry { value, origin });
+        let entry = Entry {
+            value,
+            origin,
+            masked: None,
+        };
+        self.put(path, entry);
+    }
+
+    pub(super) fn put(&mut self, path: &str, entry: Entry) {
+        self.entries.insert(path.to_owned(), entry);
     }
 
     /// Forgets the elements of a list of tables, which a later layer gives anew.

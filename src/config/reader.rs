@@ -14,10 +14,10 @@ use toml::Value as Toml;
 use super::address::{Advertise, CollectorTarget, Upstream};
 use super::keys::{self, Key, Rule};
 use super::kind::Value;
-use super::origin::{Effective, Origin};
+use super::origin::{Effective, Entry, Origin};
 use super::problem::Problems;
 use crate::collector::PostgresAddress;
-use crate::identity::{Hosts, Trust};
+use crate::identity::{Hosts, Secret, Trust};
 
 pub(super) struct Reader {
     pub effective: Effective,
@@ -199,16 +199,32 @@ impl Reader {
 
     /// Takes the address of a shared database, and masks its password wherever the value is shown.
     pub fn postgres(&mut self, path: &str) -> Option<Box<PostgresAddress>> {
-        let entry = self.effective.get(path)?.clone();
-        if !entry.value.as_str().is_some_and(PostgresAddress::is_meant) {
+        let Entry {
+            value,
+            origin,
+            masked,
+        } = self.effective.get(path)?.clone();
+        // Settings that are read out of others hold what those were given.
+        let given = match &masked {
+            Some(secret) => secret.reveal(),
+            None => value.as_str()?,
+        };
+        if !PostgresAddress::is_meant(given) {
             return None;
         }
+        let given = given.to_owned();
+        let whole = Toml::String(given.clone());
+        self.effective.set(path, whole, origin.clone());
         let address = self.take(path, None, |value| match value {
             Value::Postgres(address) => Some(Some(address)),
             _ => None,
         })?;
-        let masked = Toml::String(address.masked());
-        self.effective.set(path, masked, entry.origin);
+        let shown = Entry {
+            value: Toml::String(address.masked()),
+            origin,
+            masked: Some(Secret::new(given)),
+        };
+        self.effective.put(path, shown);
         Some(address)
     }
 

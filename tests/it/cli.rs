@@ -444,6 +444,79 @@ fn task_draws_a_timeline_or_passes_the_collectors_answer_on() {
 }
 
 #[test]
+fn a_collectors_refusal_ends_each_command_alike() {
+    let body = r#"{"detail":"told so"}"#;
+    let commands: [&[&str]; 3] = [&["tasks"], &["task", "t"], &["task", "t", "--compare", "u"]];
+    for command in commands {
+        for (status, exit) in [
+            ("400 Bad Request", 2),
+            ("401 Unauthorized", 3),
+            ("404 Not Found", 1),
+            ("503 Service Unavailable", 3),
+        ] {
+            for format in ["text", "json"] {
+                let (url, served) = answers(status, "", body);
+                let place = ["--collector", url.as_str(), "-o", format];
+                let output = run(&[command, &place].concat());
+                served.join().unwrap();
+                let case = format!("{command:?} {status} {format}");
+                assert_eq!(output.status.code(), Some(exit), "{case}");
+                let (shown, told) = (text(&output.stdout), text(&output.stderr));
+                match format {
+                    "json" => assert_eq!(shown.trim_end(), body, "{case}"),
+                    _ => assert!(
+                        shown.is_empty() && told.contains("told so"),
+                        "{case}: {told}"
+                    ),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_token_of_the_settings_goes_to_their_collector_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("hermes.toml");
+    let config = config.to_str().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "s3cret\n").unwrap();
+    let settle = |url: &str| {
+        let spool = format!("[spool]\ncollector = \"{url}\"\ntoken_file = \"token\"\n");
+        std::fs::write(config, spool).unwrap();
+    };
+    let body = r#"{"tasks":[],"next":null}"#;
+    let refusal = r#"{"detail":"who?"}"#;
+
+    let (url, served) = answers("200 OK", "", body);
+    settle(&url);
+    assert!(run(&["tasks", "-c", config]).status.success());
+    let asked = served.join().unwrap().to_lowercase();
+    assert!(
+        asked.contains("authorization: bearer s3cret\r\n"),
+        "{asked}"
+    );
+
+    let (other, served) = answers("401 Unauthorized", "", refusal);
+    let output = run(&["tasks", "-c", config, "--collector", &other]);
+    let asked = served.join().unwrap().to_lowercase();
+    assert!(!asked.contains("authorization"), "{asked}");
+    let told = text(&output.stderr);
+    assert!(told.contains("give --token-file"), "{told}");
+
+    let (other, served) = answers("200 OK", "", body);
+    let shown = ["--token-file", token.to_str().unwrap()];
+    let asking = ["tasks", "-c", config, "--collector", &other];
+    let output = run(&[&asking[..], &shown].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let asked = served.join().unwrap().to_lowercase();
+    assert!(
+        asked.contains("authorization: bearer s3cret\r\n"),
+        "{asked}"
+    );
+}
+
+#[test]
 fn lint_names_each_fault_and_exits_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.json");

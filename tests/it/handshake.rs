@@ -12,9 +12,11 @@ use crate::support::reply::Reply;
 use crate::support::sidecar::{Setup, Sidecar};
 use crate::support::wait::wait_until;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use toml::{Table, Value as Setting};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const HANDSHAKE: &str = "/hermes/handshake";
@@ -74,6 +76,31 @@ async fn handing_out(contract: &Value) -> Application {
     application.answer(RISK, Answer::json(&fraud_output()));
     application.answer(HANDSHAKE, Answer::json(contract));
     application
+}
+
+/// Writes an entry of the configuration, by handshake where there is no file.
+fn route(keys: &[(&str, &str)], file: Option<&Path>) -> Setting {
+    let mut entry = Table::new();
+    match file {
+        Some(file) => entry.insert("file".into(), file.to_str().unwrap().into()),
+        None => entry.insert("handshake".into(), true.into()),
+    };
+    entry.insert("method".into(), "POST".into());
+    for (key, value) in keys {
+        entry.insert((*key).into(), (*value).into());
+    }
+    Setting::Table(entry)
+}
+
+/// Has the configuration read again; an error holds what is wrong with it.
+fn reload(sidecar: &Sidecar) -> Result<(), String> {
+    let mut hermes = Command::new(program::hermes());
+    hermes.args(["reload", "--admin", &sidecar.admin_url()]);
+    let output = hermes.output().unwrap();
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8(output.stderr).unwrap()),
+    }
 }
 
 #[tokio::test]
@@ -358,6 +385,55 @@ async fn a_contract_from_a_file_and_one_by_handshake_stand_side_by_side() {
             "{agent}"
         );
     }
+}
+
+/// Two entries of the configuration under one id would undo each other's registration.
+#[tokio::test]
+async fn a_file_cannot_have_the_id_that_the_application_hands_out_now() {
+    let consul = Consul::start().await;
+    let application = handing_out(&fraud_detection()).await;
+    let mut sidecar = native(&application, &consul).start().await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let mut renewed = fraud_detection();
+    renewed["id"] = json!("fraud-detection-v1.1");
+    renewed["version"] = json!("1.1.0");
+    application.answer(HANDSHAKE, Answer::json(&renewed));
+    consul.wait_passing("fraud-detection-v1.1", 1, WITHIN).await;
+
+    let file = sidecar.state_directory().join("renewed.json");
+    std::fs::write(&file, renewed.to_string()).unwrap();
+    let handshake = route(&[("path", RISK)], None);
+    let entries = vec![handshake, route(&[("path", "/other")], Some(&file))];
+    sidecar.reconfigure("application.contract", Setting::Array(entries));
+    let told = reload(&sidecar).unwrap_err();
+    let expected = "fraud-detection-v1.1 is handed out by the application; give it once";
+    assert!(told.contains(expected), "{told}");
+}
+
+#[tokio::test]
+async fn a_file_may_take_the_place_of_what_the_application_hands_out() {
+    let consul = Consul::start().await;
+    let application = handing_out(&fraud_detection()).await;
+    let mut sidecar = native(&application, &consul).start().await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let mut patched = fraud_detection();
+    patched["version"] = json!("1.0.9");
+    let file = sidecar.state_directory().join("patched.json");
+    std::fs::write(&file, patched.to_string()).unwrap();
+    let entry = route(&[("path", RISK)], Some(&file));
+    sidecar.reconfigure("application.contract", Setting::Array(vec![entry]));
+    assert_eq!(reload(&sidecar), Ok(()));
+    wait_until(WITHIN, "the file's contract", async || {
+        let passing = consul.passing(FRAUD).await;
+        let meta = passing.first().map(|one| &one["Service"]["Meta"]);
+        meta.is_some_and(|meta| meta["hermes_version"] == "1.0.9")
+    })
+    .await;
+    let invoke = format!("{}/hermes/invoke", sidecar.inbound_url());
+    let reply = post(invoke, wrapped(FRAUD, &fraud_input(), json!({}))).await;
+    assert_eq!((reply.status, reply.json()), (200, fraud_output()));
+    let log = sidecar.log();
+    assert!(!log.contains("the registration is gone"), "{log}");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use toml::{Table, Value as Setting};
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -291,8 +292,31 @@ async fn no_call_fails_and_no_connection_closes_while_everything_changes() {
     let ready = get(format!("{}/ready", callee.admin_url())).await;
     assert_eq!(ready.status, 200, "{ready:?}");
     // Repairs are counted; this was none.
+    let repairs = callee.metric("consul_reregistrations_total", &[]).await;
+    assert_eq!(repairs, 0.0, "{}", callee.log());
+}
+
+/// Consul's view of one registration arrives while the next is made already.
+#[tokio::test]
+async fn changes_in_quick_succession_are_no_repairs() {
+    let (consul, application) = tokio::join!(Consul::start(), application());
+    let mut sidecar = callee(&application, &consul).start().await;
+    consul.wait_passing(FRAUD, 1, WITHIN).await;
+    let began = Instant::now();
+    // Longer than a view is held back before it is judged.
+    for region in 0.. {
+        if began.elapsed() > Duration::from_secs(4) {
+            break;
+        }
+        let region = format!("cn-{region}");
+        sidecar.reconfigure("application.region", region.as_str());
+        assert_eq!(reload(&sidecar), ["application.region  in force now"]);
+        shown(&consul, "hermes_region", &region).await;
+    }
+    let log = sidecar.log();
+    assert!(!log.contains("the registration is gone"), "{log}");
     assert_eq!(
-        callee.metric("consul_reregistrations_total", &[]).await,
+        sidecar.metric("consul_reregistrations_total", &[]).await,
         0.0
     );
 }
@@ -563,13 +587,16 @@ async fn a_collector_takes_another_token_and_retention_at_a_sighup() {
         "{log}"
     );
 
+    // A token that is amid a rotation, or has gone, is no reason to let everybody in.
+    let log = || std::fs::read_to_string(path("log")).unwrap();
+    let refusals = || log().matches("a reload was refused").count();
+    std::fs::write(path("token"), "\n").unwrap();
+    process.signal(Signal::HUP);
+    wait_until(WITHIN, "a refusal", async || refusals() == 1).await;
+    assert!(log().contains("write the token into it"), "{}", log());
     std::fs::remove_file(path("token")).unwrap();
     process.signal(Signal::HUP);
-    wait_until(WITHIN, "a refusal", async || {
-        process
-            .log()
-            .contains("a reload was refused; all stays as it is")
-    })
-    .await;
+    wait_until(WITHIN, "another refusal", async || refusals() == 2).await;
+    assert_eq!(asked("").await.0, 401);
     assert_eq!(asked("second").await.0, 404);
 }

@@ -85,15 +85,22 @@ impl Takes for Rooms {
     ) -> Result<Prepared, Vec<String>> {
         let own = self.addresses.outbound.clone();
         let target = target(&self.client, settings.spool.collector.as_ref());
-        let target = target.map_err(|error| vec![problem(settings, "spool.collector", &error)])?;
-        Ok(Prepared {
-            target,
-            outbound: compose::outbound(settings, own, &self.boot),
-            callee: match &self.callee {
-                Some(callee) => Some(callee.prepare(before, settings, &self.boot).await?),
-                None => None,
-            },
-        })
+        let target = target.map_err(|error| vec![problem(settings, "spool.collector", &error)]);
+        let callee = match &self.callee {
+            Some(callee) => callee.prepare(before, settings, &self.boot).await.map(Some),
+            None => Ok(None),
+        };
+        match (target, callee) {
+            (Ok(target), Ok(callee)) => Ok(Prepared {
+                target,
+                outbound: compose::outbound(settings, own, &self.boot),
+                callee,
+            }),
+            (target, callee) => {
+                let faults = [target.err(), callee.err()];
+                Err(faults.into_iter().flatten().flatten().collect())
+            }
+        }
     }
 
     async fn settle(&mut self, prepared: Prepared, settings: &Settings) -> Vec<String> {
@@ -173,6 +180,8 @@ impl Callee {
         for (at, fault) in faults {
             problems.extend(faults_of(settings, at, &fault));
         }
+        let mut entries = settings.application.contracts.iter();
+        let is_asked = entries.any(|entry| entry.file().is_none());
         let mut moved = Vec::new();
         for (at, contract) in loaded.iter().enumerate() {
             let Some(contract) = contract else { continue };
@@ -181,7 +190,7 @@ impl Callee {
             if known.as_ref().is_some_and(|known| is_same(known, contract)) {
                 continue;
             }
-            if let Err(fault) = self.compare(known.as_deref(), contract).await {
+            if let Err(fault) = self.compare(known.as_deref(), contract, is_asked).await {
                 problems.push(problem_of(settings, &key, fault));
             }
             let (file, was) = (
@@ -207,14 +216,16 @@ impl Callee {
         }
     }
 
-    /// Says what keeps a contract that is new, or has changed, from being served.
+    /// Says what keeps a contract that is new, or has changed, from being served; `is_asked`: the
+    /// application is asked for one too.
     async fn compare(
         &self,
         known: Option<&Compiled>,
         contract: &Arc<Compiled>,
+        is_asked: bool,
     ) -> Result<(), String> {
         let (id, version) = (&contract.contract.id, &contract.contract.version);
-        if self.posts.is_handed_out(id.as_str()) {
+        if is_asked && self.posts.is_handed_out(id.as_str()) {
             return Err(format!(
                 "{id} is handed out by the application; give it once"
             ));

@@ -105,16 +105,11 @@ impl Bearer {
         };
         if !is_leaving {
             self.serving.leave(self.number);
-        }
-        for told in [
-            Some(&own),
-            Some(&present.own),
-            next.as_ref().map(|next| &next.own),
-        ] {
-            told.inspect(|lifecycle| lifecycle.advance(Phase::Leaving));
-        }
-        if !is_leaving {
             self.serving.withdraw(&work.team, &present.terms.contract);
+        }
+        let judged = [Some(&present), next.as_ref()].into_iter().flatten();
+        for told in judged.map(|one| &one.own).chain([&own]) {
+            told.advance(Phase::Leaving);
         }
         registering.await;
         while let Some(ended) = work.judges.join_next().await {

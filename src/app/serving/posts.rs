@@ -29,7 +29,8 @@ pub struct Posts {
 
 /// One entry.
 struct Post {
-    number: Number,
+    /// Where its contract stands; another place once the application hands out another id.
+    number: watch::Receiver<Number>,
     given: Given,
 }
 
@@ -52,7 +53,8 @@ impl Posts {
     /// Makes the entries those that are wanted; returns the workers of those that are new.
     pub fn arrange(&mut self, wanted: Vec<Wanted>) -> Vec<Work> {
         let mut before = std::mem::take(&mut self.all);
-        let mut begun = Vec::new();
+        let is_asked = wanted.iter().any(|(_, contract)| contract.is_none());
+        let mut begun: Vec<Work> = Vec::new();
         for (rank, (source, contract)) in wanted.into_iter().enumerate() {
             let known = before
                 .iter()
@@ -60,13 +62,21 @@ impl Posts {
             let post = match known {
                 Some(at) => {
                     let post = before.swap_remove(at);
-                    self.serving.rank(post.number, rank);
+                    self.serving.rank(post.number(), rank);
                     post.give(source, contract);
                     post
                 }
                 None => {
+                    let former = contract.as_deref().filter(|_| !is_asked);
+                    let former = former.and_then(|contract| self.handed_out(&before, contract));
                     let (post, work) = self.begin(rank, source, contract);
-                    begun.push(work);
+                    begun.push(match former {
+                        Some(former) => Box::pin(async move {
+                            ended(former).await;
+                            work.await;
+                        }),
+                        None => work,
+                    });
                     post
                 }
             };
@@ -88,11 +98,20 @@ impl Posts {
 
     /// Says whether the contract that the application has handed out has this id.
     pub fn is_handed_out(&self, id: &str) -> bool {
-        self.all.iter().any(|post| {
-            let is_handed_out = matches!(post.given, Given::Handshake(_));
-            let served = self.serving.served(post.number).filter(|_| is_handed_out);
-            served.is_some_and(|served| served.id() == id)
-        })
+        self.all.iter().any(|post| self.hands_out(post, id))
+    }
+
+    /// Returns the place of what the application handed out under a contract's id.
+    fn handed_out(&self, posts: &[Post], contract: &Compiled) -> Option<watch::Receiver<Number>> {
+        let id = contract.contract.id.as_str();
+        let post = posts.iter().find(|post| self.hands_out(post, id));
+        post.map(|post| post.number.clone())
+    }
+
+    fn hands_out(&self, post: &Post, id: &str) -> bool {
+        let is_handed_out = matches!(post.given, Given::Handshake(_));
+        let served = self.serving.served(post.number()).filter(|_| is_handed_out);
+        served.is_some_and(|served| served.id() == id)
     }
 
     fn begin(
@@ -102,17 +121,18 @@ impl Posts {
         contract: Option<Arc<Compiled>>,
     ) -> (Post, Work) {
         let (serving, phase) = (self.serving.clone(), self.phase.clone());
-        let number = serving.open(rank, &source);
+        let opened = serving.open(rank, &source);
+        let (numbers, number) = watch::channel(opened);
         let Some(contract) = contract else {
             let (given, source) = watch::channel(source);
-            let follower = Follower::new(serving, number, source);
+            let follower = Follower::new(serving, numbers, source);
             let given = Given::Handshake(given);
             return (Post { number, given }, Box::pin(follower.run(phase)));
         };
         let (given, terms) = watch::channel(Terms { contract, source });
         let bearer = Bearer {
             serving,
-            number,
+            number: opened,
             terms,
             is_patient: true,
         };
@@ -122,6 +142,10 @@ impl Posts {
 }
 
 impl Post {
+    fn number(&self) -> Number {
+        *self.number.borrow()
+    }
+
     fn is_for(&self, contract: Option<&Compiled>) -> bool {
         match (&self.given, contract) {
             (Given::File(terms), Some(contract)) => {
@@ -153,6 +177,12 @@ impl Post {
             (Given::File(_), None) => {}
         }
     }
+}
+
+/// Completes once a follower and its bearers are done: two who register under one id would undo
+/// each other's work.
+async fn ended(mut number: watch::Receiver<Number>) {
+    while number.changed().await.is_ok() {}
 }
 
 /// Carries the contracts' workers until the process leaves and each has settled; further ones may

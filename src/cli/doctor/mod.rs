@@ -20,7 +20,7 @@ use clap::Args;
 use tokio::time::Instant;
 
 use super::exit::{Exit, Failure};
-use super::{ConfigArgs, OutputArgs, client, output};
+use super::{ConfigArgs, OutputArgs, client, length, output};
 use crate::app;
 use crate::config::{Examined, Role, Settings, Source};
 use crate::consul;
@@ -58,7 +58,7 @@ pub(super) struct DoctorArgs {
     samples: u64,
     /// Length within which everything must have been examined.
     #[arg(long, value_name = "LENGTH", default_value = "30s",
-        value_parser = humantime::parse_duration)]
+        value_parser = length)]
     timeout: Duration,
     /// Base URL of the admin listener; default: HERMES_ADMIN, else as the settings say.
     #[arg(long, value_name = "URL")]

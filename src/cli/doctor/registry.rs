@@ -214,6 +214,12 @@ fn judge(seen: &Seen, taken: &Samples, span: Duration, found: &mut Findings) {
             "run one, three or five",
         );
     }
+    judge_failures(taken, found);
+    judge_times(seen, found);
+}
+
+fn judge_failures(taken: &Samples, found: &mut Findings) {
+    let step = Step::Registry;
     if let Some(told) = &taken.denied {
         found.add(
             step,
@@ -235,7 +241,6 @@ fn judge(seen: &Seen, taken: &Samples, span: Duration, found: &mut Findings) {
             "look at the agent's load and log",
         );
     }
-    judge_times(seen, found);
 }
 
 fn judge_times(seen: &Seen, found: &mut Findings) {

@@ -91,7 +91,13 @@ impl Plan {
 }
 
 impl Outcome {
+    /// Says whether the contract's own application answered as promised; what a fallback answers
+    /// says nothing for it.
     pub fn is_completed(&self) -> bool {
+        !self.degraded && self.is_good()
+    }
+
+    fn is_good(&self) -> bool {
         self.state == Some(State::Completed)
             && self
                 .status
@@ -135,6 +141,11 @@ impl Outcome {
         };
         if outcome.is_completed() {
             return outcome;
+        }
+        if outcome.is_good() {
+            // Its body is an output as any other.
+            let detail = "a fallback answered".to_owned();
+            return Self { detail, ..outcome };
         }
         Self {
             kind: kind(&answer.body),

@@ -17,7 +17,7 @@ use clap::Args;
 use tokio::time::Instant;
 
 use super::exit::{Exit, Failure};
-use super::{OutputArgs, client, invoke};
+use super::{OutputArgs, client, invoke, length};
 use crate::contract::{ContractId, Range};
 use calls::{Ended, Plan};
 use promise::Promise;
@@ -27,6 +27,8 @@ use verdict::Verdict;
 const MOST_CALLS: u64 = 100_000;
 const MOST_AT_ONCE: u64 = 256;
 const FASTEST: f64 = 10_000.0;
+/// One call in a quarter of an hour.
+const SLOWEST: f64 = 0.001;
 /// What a call may take beyond its contract's timeout: the sidecar's own grace, and a busy machine.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -37,6 +39,7 @@ These are real calls: the application carries each of them out.
 Met is: at least 99.9 % of the calls completed, the 99th percentile of their times at most 1.2 times
 the contract's timeout_ms, and none failed validation. A time is from before the request is sent until
 the reply is read; a call without a reply counts as not completed, with the time it was waited for.
+What a fallback answered is not completed: it says nothing for the contract that was called.
 The contract is read once at the instance that the sidecar chooses (GET /hermes/handshake), which is no
 call of it. Every call is a task whose id begins with the prefix shown: `hermes-sidecar task ID`.
 
@@ -59,12 +62,12 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 4,
         value_parser = clap::value_parser!(u64).range(1..=MOST_AT_ONCE))]
     concurrency: u64,
-    /// Most calls begun per second, e.g. 20 or 0.5; default: as soon as one before has ended.
+    /// Most calls begun per second, e.g. 20 or 0.5, at least 0.001; default: as soon as one before has ended.
     #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     rate: Option<f64>,
     /// Length within which all calls must have been made.
     #[arg(long, value_name = "LENGTH", default_value = "10m",
-        value_parser = humantime::parse_duration)]
+        value_parser = length)]
     timeout: Duration,
     /// Base URL of the outbound listener; default: HERMES_OUTBOUND, else as the settings say.
     #[arg(long, value_name = "URL")]
@@ -148,8 +151,8 @@ fn prefix() -> String {
 
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(rate) if rate > 0.0 && rate <= FASTEST => Ok(rate),
-        _ => Err(format!("write a number above 0, at most {FASTEST}")),
+        Ok(rate) if (SLOWEST..=FASTEST).contains(&rate) => Ok(rate),
+        _ => Err(format!("write a number from {SLOWEST} to {FASTEST}")),
     }
 }
 
@@ -159,10 +162,10 @@ mod tests {
 
     #[test]
     fn rates_are_positive_and_bounded() {
-        for good in ["0.5", "20", "10000"] {
+        for good in ["0.001", "0.5", "20", "10000"] {
             assert!(rate(good).is_ok(), "{good}");
         }
-        for bad in ["0", "-1", "inf", "NaN", "10001", "fast"] {
+        for bad in ["0", "1e-300", "-1", "inf", "NaN", "10001", "fast"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
     }

@@ -158,4 +158,15 @@ mod tests {
         hidden[0].status = Some(500);
         assert_eq!(Verdict::judge(&hidden, 1, TIMEOUT).completed, 0);
     }
+
+    #[test]
+    fn what_a_fallback_answers_is_not_completed() {
+        let mut outcomes = outcomes(1000, State::Completed, 1);
+        for outcome in &mut outcomes[..2] {
+            outcome.degraded = true;
+        }
+        let verdict = Verdict::judge(&outcomes, 1000, TIMEOUT);
+        assert_eq!((verdict.completed, verdict.degraded), (998, 2));
+        assert!(!verdict.is_met());
+    }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::cli::OutputArgs;
 use crate::cli::client;
-use crate::cli::collector::{Asking, pass_on, refusal};
+use crate::cli::collector::{Asking, pass_on, refused};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{self, Palette, Tone, plain};
 
@@ -57,11 +57,7 @@ pub(super) fn compare(
     let path = ["tasks", id, "compare", other];
     let answer = client::block_on(asking.get(&path, &[], is_comparison))?;
     if !answer.status.is_success() {
-        if format.is_json() {
-            pass_on(&answer);
-            return Ok(Exit::Negative);
-        }
-        return Err(refusal(&answer));
+        return refused(&answer, format);
     }
     let comparison: Comparison =
         serde_json::from_slice(&answer.body).map_err(|error| asking.stranger(error.to_string()))?;

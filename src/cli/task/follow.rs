@@ -3,6 +3,7 @@
 //! - on a terminal the timeline is drawn anew in its place; elsewhere each state is a line, once
 //! - a task that is not known yet is waited for, and so is a collector that is away for a while
 //! - an end counts after it has stood for a moment: a retry or a next step may still follow it
+//! - what only the collector's watchdog takes for an end is none: the sidecars may still report
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -87,7 +88,7 @@ impl<'a> Watch<'a> {
                 Some(answer) => Some(self.show(&answer)?),
                 None => None,
             };
-            let end = task.filter(|task| task.ended_at.is_some());
+            let end = task.filter(Task::has_ended);
             ended = match (end, ended) {
                 (Some(task), Some((state, since))) if state == task.state => Some((state, since)),
                 (Some(task), _) => Some((task.state, Instant::now())),

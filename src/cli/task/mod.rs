@@ -11,14 +11,15 @@ use serde_json::Value;
 
 use super::OutputArgs;
 use super::client;
-use super::collector::{Asking, CollectorPlace, pass_on, refusal};
+use super::collector::{Asking, CollectorPlace, pass_on, refused};
 use super::exit::{Exit, Failure};
 use super::output::{self, Palette};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 where the task is known, 1 where it is not. With --follow: 0 once it has completed,
-1 once it has ended otherwise, 4 past --timeout. With --compare: 0 where no step differs, else 1.
+1 once it has ended otherwise, 4 past --timeout; the collector's own guess that a call has timed out
+is no end. With --compare: 0 where no step differs, else 1. 3 where the collector does not answer.
 
 Examples:
   hermes-sidecar task order-17
@@ -51,13 +52,12 @@ pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
         return compare::compare(&asking, &args.id, other, args.output);
     }
     let answer = client::block_on(asking.get(&["tasks", &args.id], &[], is_task))?;
-    let is_known = answer.status.is_success();
+    if !answer.status.is_success() {
+        return refused(&answer, args.output);
+    }
     if args.output.is_json() {
         pass_on(&answer);
-        return Ok(output::verdict(is_known));
-    }
-    if !is_known {
-        return Err(refusal(&answer));
+        return Ok(Exit::Fine);
     }
     let drawn = draw(&answer.body).map_err(|error| asking.stranger(error.to_string()))?;
     output::data(drawn.as_bytes());

@@ -20,6 +20,19 @@ pub(super) struct Task {
     chain: serde_json::Value,
 }
 
+impl Task {
+    /// Says whether it has ended by the word of those who called or were called: a mark of the
+    /// collector's watchdog gives way to that once it arrives.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_marked = |step: &Step| {
+            let states = step.attempts.last().map(|attempt| &attempt.states);
+            let last = states.and_then(|states| states.last());
+            last.is_some_and(|last| last.reporter == "watchdog")
+        };
+        self.ended_at.is_some() && !self.steps.iter().any(is_marked)
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Step {
@@ -215,6 +228,28 @@ mod tests {
 
     fn render(task: serde_json::Value) -> String {
         timeline(&serde_json::from_value(task).unwrap(), Palette::none())
+    }
+
+    #[test]
+    fn what_only_the_watchdog_tells_is_no_end() {
+        let task = |ended_at: Option<&str>, reporters: &[&[&str]]| {
+            let attempts = reporters.iter().map(|reporters| {
+                let states = reporters
+                    .iter()
+                    .map(|reporter| json!({"state": "timeout", "at": "1", "reporter": reporter}));
+                json!({"states": states.collect::<Vec<_>>()})
+            });
+            let attempts: Vec<_> = attempts.collect();
+            let task = json!({"ended_at": ended_at, "steps": [{"attempts": attempts}]});
+            serde_json::from_value::<Task>(task).unwrap()
+        };
+        let at = Some("2025-01-01T00:00:00.012Z");
+        assert!(!task(None, &[&["caller"]]).has_ended());
+        assert!(task(at, &[&["caller", "callee"]]).has_ended());
+        assert!(!task(at, &[&["caller", "watchdog"]]).has_ended());
+        // A later attempt tells more than a mark of the one before.
+        assert!(task(at, &[&["watchdog"], &["caller"]]).has_ended());
+        assert!(!task(at, &[&["caller"], &["watchdog"]]).has_ended());
     }
 
     #[test]
