@@ -49,7 +49,7 @@ impl Inbound {
         let payload = fingerprint(served, head, payload);
         Err(match self.replies.begin(name, payload, WAIT).await {
             Found::New(ticket) => return Ok(Before::Nothing(Some(ticket))),
-            Found::Unrecorded(ticket, why) if may_hide(&why, fields, head) => {
+            Found::Unrecorded(ticket, why) if may_hide(&why, fields) => {
                 ticket.undone();
                 tracing::warn!(contract = served.id(), error = %Chain(&why), "a repeat was refused");
                 refused(
@@ -93,14 +93,15 @@ impl Inbound {
 }
 
 /// Says whether a call may have come before although no row of it is found.
-fn may_hide(why: &Unrecorded, fields: &Fields, head: &Parts) -> bool {
+fn may_hide(why: &Unrecorded, fields: &Fields) -> bool {
     let is_another_attempt = fields.attempt.is_some_and(|attempt| attempt > 1);
     match why {
         Unrecorded::Late => false,
         // The row of its first attempt may have failed like this one. Keys of applications must
         // not fail with the disk; for them the rows that are there have to do.
         Unrecorded::Failed(_) => is_another_attempt,
-        Unrecorded::Unread(_) | Unrecorded::ReadLate => may_be_known(fields, head),
+        // A first attempt may arrive after a later one.
+        Unrecorded::Unread(_) | Unrecorded::ReadLate => true,
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Rules {
     pub settles_once: bool,
     /// What is said not to be carried out is let go of.
     pub lets_go: bool,
-    /// Another attempt is not begun where the record cannot be asked.
+    /// Nothing is begun where the record cannot be asked.
     pub doubts_unread: bool,
 }
 
@@ -443,7 +443,7 @@ impl Call {
         if site.row == Some(Row::InFlight) {
             return self.answer(world, attempt, copy, Said::InFlight);
         }
-        if attempt > 0 && self.rules.doubts_unread {
+        if self.rules.doubts_unread {
             return self.answer(world, attempt, copy, Said::InDoubt);
         }
         let run = Run {
