@@ -75,18 +75,21 @@ fn completed(
     let failed: Vec<String> = steps
         .iter()
         .filter(|step| !std::ptr::eq(*step, leading) && step.has_failed() && step.call.by_sidecar)
-        .map(|step| {
-            let end = match step.is_late() {
-                true => "late",
-                false => step.call.state.as_str(),
-            };
-            format!("{} ({end})", step.name())
-        })
+        .map(ended)
         .collect();
     if !failed.is_empty() {
         said.push_str(&format!("; failed on the way: {}", list(&failed)));
     }
     said
+}
+
+/// Names a step that failed, and how it ended.
+fn ended(step: &Step<'_>) -> String {
+    let end = match step.is_late() {
+        true => "late",
+        false => step.call.state.as_str(),
+    };
+    format!("{} ({end})", step.name())
 }
 
 fn failed(steps: &[Step<'_>], leading: &Step<'_>, now: Timestamp) -> String {

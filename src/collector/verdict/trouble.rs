@@ -2,7 +2,7 @@
 //!
 //! Whoever only waits for a step that is named is not named.
 
-use super::{list, text};
+use super::{ended, list, text};
 use crate::collector::attempt::newest;
 use crate::collector::step::Step;
 use crate::task::{Id, State, Timestamp};
@@ -33,9 +33,7 @@ pub(super) fn elsewhere(steps: &[Step<'_>], leading: &Step<'_>, now: Timestamp) 
         // A body that breaks a contract is its writer's fault, whatever was called before.
         step.call.state == State::FailedValidation || !above.contains(&step.call.step_id)
     });
-    let failed: Vec<String> = began
-        .map(|step| format!("{} ({})", step.name(), step.call.state))
-        .collect();
+    let failed: Vec<String> = began.map(ended).collect();
 
     let mut said = String::new();
     if !hanging.is_empty() {
