@@ -94,13 +94,19 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Returns the terminal that standard output is, if it is one.
+    /// Returns the terminal that standard output is, if it is one with room to draw: that of a
+    /// recorder or of a build machine may have no size.
     pub fn of_stdout() -> Option<Self> {
         let is_terminal = std::io::stdout().is_terminal();
-        is_terminal.then(|| Self {
+        let has_room = window().is_none_or(|(rows, columns)| rows > 0 && columns > 0);
+        (is_terminal && has_room).then(Self::new)
+    }
+
+    fn new() -> Self {
+        Self {
             drawn: 0,
             last: String::new(),
-        })
+        }
     }
 
     /// Draws a text in the place of the last one, as much of its beginning as the window shows.
@@ -108,24 +114,30 @@ impl Screen {
         if self.last == text {
             return;
         }
-        let size = rustix::termios::tcgetwinsize(std::io::stdout());
-        let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
-        let (shown, taken) = fitting(text, usize::from(rows), usize::from(columns));
-        let up = match self.drawn {
-            0 => String::new(),
-            rows => format!("\x1b[{rows}A\r\x1b[J"),
-        };
-        data(format!("{up}{shown}").as_bytes());
+        let (rows, columns) = window().unwrap_or((24, 80));
+        let (shown, taken) = fitting(text, rows, columns);
+        data(format!("{}{shown}", self.back()).as_bytes());
         self.drawn = taken;
         self.last = text.to_owned();
     }
 
-    /// Leaves the last text there in full.
+    /// Leaves the last text there in full, also where the window had no room for any of it.
     pub fn leave(&mut self) {
-        if self.drawn > 0 {
-            let last = std::mem::take(&mut self.last);
-            data(format!("\x1b[{}A\r\x1b[J{last}", self.drawn).as_bytes());
-            self.drawn = 0;
+        data(self.whole().as_bytes());
+    }
+
+    fn whole(&mut self) -> String {
+        let last = std::mem::take(&mut self.last);
+        let back = self.back();
+        self.drawn = 0;
+        format!("{back}{last}")
+    }
+
+    /// Returns what takes the cursor back to where the last text begins, and clears it.
+    fn back(&self) -> String {
+        match self.drawn {
+            0 => String::new(),
+            rows => format!("\x1b[{rows}A\r\x1b[J"),
         }
     }
 }
