@@ -142,6 +142,12 @@ impl Screen {
     }
 }
 
+/// Returns the rows and columns of the window, where they can be had.
+fn window() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some((usize::from(size.ws_row), usize::from(size.ws_col)))
+}
+
 /// Cuts a text to the lines that fit a window and leave a row free; says how many rows these take.
 fn fitting(text: &str, rows: usize, columns: usize) -> (String, usize) {
     let most = rows.saturating_sub(1).max(1);
@@ -174,13 +180,23 @@ fn width(line: &str) -> usize {
     shown
 }
 
-/// Replaces control characters, which could move the cursor or rename the window.
+/// Replaces characters that could steer a terminal or show a line otherwise than it stands.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
-    if text.contains(char::is_control) {
-        Cow::Owned(text.replace(char::is_control, "\u{fffd}"))
+    if text.contains(is_steering) {
+        Cow::Owned(text.replace(is_steering, "\u{fffd}"))
     } else {
         Cow::Borrowed(text)
     }
+}
+
+/// Says whether a character moves the cursor, turns the direction of what follows, or is not seen
+/// at all: two ids that look alike must be alike.
+fn is_steering(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Says what a refusal says: the detail of a problem body, or whatever else came.

@@ -168,7 +168,7 @@ fn write_attempt(text: &mut String, step: &Step, attempt: &Attempt, pad: &str, p
             .as_deref()
             .or(fault.title.as_deref())
             .unwrap_or_default();
-        let kind = palette.paint(Tone::Bad, &fault.kind).into_owned();
+        let kind = palette.paint(Tone::Bad, &plain(&fault.kind)).into_owned();
         text.push_str(&format!("{pad}    {kind}: {}\n", plain(told)));
     }
 }
@@ -227,7 +227,7 @@ mod tests {
                  "state": "failed_validation", "degraded": false,
                  "attempts": [{"attempt": 1, "agent": "fraud-detection-v1.0", "state": "failed_validation",
                    "states": [{"state": "pending", "at": "x", "reporter": "caller"}],
-                   "error": {"kind": "input-invalid", "title": "no", "detail": "no \u{1b}[2J amount"}}]},
+                   "error": {"kind": "input\u{1b}[31m-invalid", "title": "no", "detail": "no \u{1b}[2J amount"}}]},
                 {"step_id": "a", "call_id": "c1", "agent": "pay-order-v1.0", "state": "completed", "degraded": true,
                  "attempts": [{"attempt": 2, "agent": "pay-order-v1.0", "instance": "pay-7401", "state": "completed",
                    "duration_ms": 12, "late": true,
@@ -254,7 +254,7 @@ task t1  completed  completed in 12 ms
     fraud-detection-v1.0  failed_validation  step b
       attempt 1: pending → failed_validation
         x  pending            caller
-        input-invalid: no \u{fffd}[2J amount
+        input\u{fffd}[31m-invalid: no \u{fffd}[2J amount
   chain ok
 ";
         assert_eq!(text, expected);
