@@ -21,9 +21,9 @@ pub(super) fn data(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(bytes).and_then(|()| out.flush())
         && error.kind() != std::io::ErrorKind::BrokenPipe
+        && !HAS_FAILED.swap(true, Ordering::Relaxed)
     {
         talk(&format!("cannot write to standard output: {error}"));
-        HAS_FAILED.store(true, Ordering::Relaxed);
     }
 }
 
@@ -221,6 +221,35 @@ pub(super) fn verdict(fine: bool) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_steers_a_terminal_or_hides() {
+        for (told, shown) in [
+            ("naïve 日本 🎉 عربي", "naïve 日本 🎉 عربي"),
+            (
+                "\u{1b}[2J\u{9b}1m\r\u{7f}",
+                "\u{fffd}[2J\u{fffd}1m\u{fffd}\u{fffd}",
+            ),
+            ("a\u{202e}b\u{2066}c\u{2069}", "a\u{fffd}b\u{fffd}c\u{fffd}"),
+            (
+                "a\u{200b}\u{2028}\u{feff}\u{61c}",
+                "a\u{fffd}\u{fffd}\u{fffd}\u{fffd}",
+            ),
+            ("\u{e0041}", "\u{fffd}"),
+        ] {
+            assert_eq!(plain(told), shown);
+        }
+    }
+
+    #[test]
+    fn the_last_text_is_left_in_full_whatever_was_drawn() {
+        for (drawn, whole) in [(0, "a\nb\n"), (1, "\x1b[1A\r\x1b[Ja\nb\n")] {
+            let mut screen = Screen::new();
+            (screen.drawn, screen.last) = (drawn, "a\nb\n".to_owned());
+            assert_eq!(screen.whole(), whole);
+            assert_eq!(screen.whole(), "", "only once");
+        }
+    }
 
     #[test]
     fn a_text_is_cut_to_its_window() {
