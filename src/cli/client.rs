@@ -139,14 +139,8 @@ pub(super) fn base(
         Some(_) => None,
     };
     if let Some(url) = flag.or(ours) {
-        let known = ["http://", "https://", UNIX];
-        let known = known.iter().any(|start| url.starts_with(start));
-        return match known {
-            true => Ok(url.trim_end_matches('/').to_owned()),
-            false => Err(Failure::Usage(format!(
-                "--{name}: must begin with http://, https:// or unix:"
-            ))),
-        };
+        let read = given(&url).map_err(|told| Failure::Usage(format!("--{name}: {told}")));
+        return Ok(read?.to_owned());
     }
     let addresses = Addresses::load(&Source::of_process(config, Vec::new()))?;
     pick(&addresses).ok_or_else(|| {
@@ -156,9 +150,48 @@ pub(super) fn base(
     })
 }
 
+/// Reads the base URL that a flag or a variable gives; whatever is wrong with it is said without it.
+fn given(url: &str) -> Result<&str, &'static str> {
+    let base = url.trim_end_matches('/');
+    if url.starts_with(UNIX) {
+        return Ok(base);
+    }
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    let rest = rest.ok_or("must begin with http://, https:// or unix:")?;
+    // Messages name the URL. A password may hold a slash; a path of ours holds no `@`.
+    match rest.contains('@') {
+        true => Err("must not hold a user or password"),
+        false => Ok(base),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_refused_and_not_repeated() {
+        for (url, read) in [
+            ("http://127.0.0.1:7410/", Ok("http://127.0.0.1:7410")),
+            ("unix:/run/a@b", Ok("unix:/run/a@b")),
+            (
+                "ftp://u:secret@h",
+                Err("must begin with http://, https:// or unix:"),
+            ),
+            (
+                "http://u:secret@h:1",
+                Err("must not hold a user or password"),
+            ),
+            (
+                "https://u:se/cret@h:1",
+                Err("must not hold a user or password"),
+            ),
+        ] {
+            assert_eq!(given(url), read, "{url}");
+        }
+    }
 
     #[test]
     fn a_lookup_that_hangs_does_not_hold_the_command_up() {

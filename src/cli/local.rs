@@ -57,14 +57,20 @@ pub(super) fn reload(args: AdminArgs) -> Result<Exit, Failure> {
         restart: Vec<String>,
     }
     let answer = ask(args.place, Method::POST, "/reload", None)?;
-    if answer.status == StatusCode::BAD_REQUEST {
-        let told = output::detail(&answer.body);
-        return Err(Failure::Usage(format!("nothing was changed:\n{told}")));
-    }
-    if answer.status == StatusCode::CONFLICT {
-        let told = output::detail(&answer.body);
-        output::talk(&format!("nothing was changed: {told}"));
-        return Ok(Exit::Negative);
+    let exit = match answer.status {
+        StatusCode::BAD_REQUEST => Some(Exit::Usage),
+        StatusCode::CONFLICT => Some(Exit::Negative),
+        _ => None,
+    };
+    if let Some(exit) = exit {
+        match args.output.is_json() {
+            true => output::json(&unchanged(&answer.body)),
+            false => {
+                let (told, between) = (output::detail(&answer.body), separator(exit));
+                output::talk(&format!("nothing was changed:{between}{told}"));
+            }
+        }
+        return Ok(exit);
     }
     refuse(&answer)?;
     let reloaded: Reloaded = serde_json::from_slice(&answer.body)
@@ -85,6 +91,24 @@ pub(super) fn reload(args: AdminArgs) -> Result<Exit, Failure> {
         output::talk("nothing has changed");
     }
     Ok(Exit::Fine)
+}
+
+/// Faults have lines of their own.
+fn separator(exit: Exit) -> char {
+    match exit {
+        Exit::Usage => '\n',
+        _ => ' ',
+    }
+}
+
+/// Tells in the shape of a reload that nothing took effect, and why.
+fn unchanged(body: &[u8]) -> Value {
+    let told: Value = serde_json::from_slice(body).unwrap_or_default();
+    let problems = match &told["problems"] {
+        Value::Array(problems) => problems.clone(),
+        _ => vec![output::detail(body).into()],
+    };
+    json!({"applied": [], "restart": [], "problems": problems})
 }
 
 fn order(args: AdminArgs, path: &str, done: &str) -> Result<Exit, Failure> {
@@ -183,4 +207,24 @@ fn refuse(answer: &Answer) -> Result<(), Failure> {
         "the sidecar refused: {} {body}",
         answer.status
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_that_changed_nothing_says_why_in_json() {
+        for (body, problems) in [
+            (
+                r#"{"detail": "a\nb", "problems": ["a", "b"]}"#,
+                json!(["a", "b"]),
+            ),
+            (r#"{"detail": "not now"}"#, json!(["not now"])),
+            ("<h1>", json!(["<h1>"])),
+        ] {
+            let expected = json!({"applied": [], "restart": [], "problems": problems});
+            assert_eq!(unchanged(body.as_bytes()), expected);
+        }
+    }
 }

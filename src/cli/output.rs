@@ -21,9 +21,9 @@ pub(super) fn data(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(bytes).and_then(|()| out.flush())
         && error.kind() != std::io::ErrorKind::BrokenPipe
+        && !HAS_FAILED.swap(true, Ordering::Relaxed)
     {
         talk(&format!("cannot write to standard output: {error}"));
-        HAS_FAILED.store(true, Ordering::Relaxed);
     }
 }
 
@@ -94,13 +94,19 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Returns the terminal that standard output is, if it is one.
+    /// Returns the terminal that standard output is, if it is one with room to draw: that of a
+    /// recorder or of a build machine may have no size.
     pub fn of_stdout() -> Option<Self> {
         let is_terminal = std::io::stdout().is_terminal();
-        is_terminal.then(|| Self {
+        let has_room = window().is_none_or(|(rows, columns)| rows > 0 && columns > 0);
+        (is_terminal && has_room).then(Self::new)
+    }
+
+    fn new() -> Self {
+        Self {
             drawn: 0,
             last: String::new(),
-        })
+        }
     }
 
     /// Draws a text in the place of the last one, as much of its beginning as the window shows.
@@ -108,26 +114,38 @@ impl Screen {
         if self.last == text {
             return;
         }
-        let size = rustix::termios::tcgetwinsize(std::io::stdout());
-        let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
-        let (shown, taken) = fitting(text, usize::from(rows), usize::from(columns));
-        let up = match self.drawn {
-            0 => String::new(),
-            rows => format!("\x1b[{rows}A\r\x1b[J"),
-        };
-        data(format!("{up}{shown}").as_bytes());
+        let (rows, columns) = window().unwrap_or((24, 80));
+        let (shown, taken) = fitting(text, rows, columns);
+        data(format!("{}{shown}", self.back()).as_bytes());
         self.drawn = taken;
         self.last = text.to_owned();
     }
 
-    /// Leaves the last text there in full.
+    /// Leaves the last text there in full, also where the window had no room for any of it.
     pub fn leave(&mut self) {
-        if self.drawn > 0 {
-            let last = std::mem::take(&mut self.last);
-            data(format!("\x1b[{}A\r\x1b[J{last}", self.drawn).as_bytes());
-            self.drawn = 0;
+        data(self.whole().as_bytes());
+    }
+
+    fn whole(&mut self) -> String {
+        let last = std::mem::take(&mut self.last);
+        let back = self.back();
+        self.drawn = 0;
+        format!("{back}{last}")
+    }
+
+    /// Returns what takes the cursor back to where the last text begins, and clears it.
+    fn back(&self) -> String {
+        match self.drawn {
+            0 => String::new(),
+            rows => format!("\x1b[{rows}A\r\x1b[J"),
         }
     }
+}
+
+/// Returns the rows and columns of the window, where they can be had.
+fn window() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some((usize::from(size.ws_row), usize::from(size.ws_col)))
 }
 
 /// Cuts a text to the lines that fit a window and leave a row free; says how many rows these take.
@@ -162,13 +180,23 @@ fn width(line: &str) -> usize {
     shown
 }
 
-/// Replaces control characters, which could move the cursor or rename the window.
+/// Replaces characters that could steer a terminal or show a line otherwise than it stands.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
-    if text.contains(char::is_control) {
-        Cow::Owned(text.replace(char::is_control, "\u{fffd}"))
+    if text.contains(is_steering) {
+        Cow::Owned(text.replace(is_steering, "\u{fffd}"))
     } else {
         Cow::Borrowed(text)
     }
+}
+
+/// Says whether a character moves the cursor, turns the direction of what follows, or is not seen
+/// at all: two ids that look alike must be alike.
+fn is_steering(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Says what a refusal says: the detail of a problem body, or whatever else came.
@@ -193,6 +221,35 @@ pub(super) fn verdict(fine: bool) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_steers_a_terminal_or_hides() {
+        for (told, shown) in [
+            ("naïve 日本 🎉 عربي", "naïve 日本 🎉 عربي"),
+            (
+                "\u{1b}[2J\u{9b}1m\r\u{7f}",
+                "\u{fffd}[2J\u{fffd}1m\u{fffd}\u{fffd}",
+            ),
+            ("a\u{202e}b\u{2066}c\u{2069}", "a\u{fffd}b\u{fffd}c\u{fffd}"),
+            (
+                "a\u{200b}\u{2028}\u{feff}\u{61c}",
+                "a\u{fffd}\u{fffd}\u{fffd}\u{fffd}",
+            ),
+            ("\u{e0041}", "\u{fffd}"),
+        ] {
+            assert_eq!(plain(told), shown);
+        }
+    }
+
+    #[test]
+    fn the_last_text_is_left_in_full_whatever_was_drawn() {
+        for (drawn, whole) in [(0, "a\nb\n"), (1, "\x1b[1A\r\x1b[Ja\nb\n")] {
+            let mut screen = Screen::new();
+            (screen.drawn, screen.last) = (drawn, "a\nb\n".to_owned());
+            assert_eq!(screen.whole(), whole);
+            assert_eq!(screen.whole(), "", "only once");
+        }
+    }
 
     #[test]
     fn a_text_is_cut_to_its_window() {

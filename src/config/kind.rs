@@ -244,11 +244,16 @@ fn length(text: &str, min: u64, max: u64) -> Result<Duration, String> {
     if (min..=max).contains(&length) {
         return Ok(length);
     }
-    let (min, max) = (
-        humantime::format_duration(min),
-        humantime::format_duration(max),
-    );
-    Err(format!("must be from {min} to {max}"))
+    Err(format!("must be from {} to {}", bound(min), bound(max)))
+}
+
+/// Writes a bound so that it reads as it was meant: days stay days, or ten years have odd minutes.
+fn bound(length: Duration) -> String {
+    const DAY: u64 = 86_400;
+    match (length.as_secs() / DAY, length.as_secs() % DAY) {
+        (days @ 2.., 0) => format!("{days}days"),
+        _ => humantime::format_duration(length).to_string(),
+    }
 }
 
 fn choice(text: &str, choices: &[&str]) -> Result<(), String> {
@@ -270,15 +275,58 @@ fn team(text: &str) -> Result<(), String> {
     address::check_name(text, 0, 58)
 }
 
+/// Reads a path or a URL. A message repeats nothing of the text: what was meant for PostgreSQL
+/// may hold a password, and taken for a path it would be shown and become the name of a file.
 fn store(text: &str) -> Result<Value, String> {
+    const FORMS: &str = "must be a path, or postgres://USER:PASSWORD@HOST/DATABASE";
     if PostgresAddress::is_meant(text) {
         let address = PostgresAddress::parse(text)?;
         return Ok(Value::Postgres(Box::new(address)));
     }
-    if text.contains("://") || text.contains('\0') {
-        return Err("must be a path, or postgres://USER:PASSWORD@HOST/DATABASE".to_owned());
+    if is_nearly_url(text) || text.contains("://") || text.contains('\0') {
+        return Err(FORMS.to_owned());
+    }
+    if names_libpq_keys(text) {
+        return Err(format!(
+            "holds libpq's KEY=VALUE, which is not read here: it {FORMS}"
+        ));
     }
     Ok(Value::Text(text.to_owned()))
+}
+
+fn is_nearly_url(text: &str) -> bool {
+    let text = text.trim_start().to_ascii_lowercase();
+    let schemes = ["postgres:", "postgresql:"];
+    schemes.iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// Says whether a word before a `=` is one that libpq knows.
+fn names_libpq_keys(text: &str) -> bool {
+    const KEYS: [&str; 16] = [
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "passfile",
+        "service",
+        "options",
+        "application_name",
+        "connect_timeout",
+        "sslmode",
+        "sslcert",
+        "sslkey",
+        "sslpassword",
+        "sslrootcert",
+    ];
+    let mut before: Vec<&str> = text.split('=').collect();
+    // What follows the last `=` is no key.
+    before.pop();
+    let mut words = before
+        .into_iter()
+        .filter_map(|part| part.split_whitespace().next_back());
+    words.any(|word| KEYS.iter().any(|key| word.eq_ignore_ascii_case(key)))
 }
 
 fn filter(text: &str) -> Result<(), String> {

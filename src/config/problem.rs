@@ -58,12 +58,16 @@ impl IntoIterator for Problems {
 pub(super) struct Problems(Vec<Problem>);
 
 impl Problems {
+    /// Notes a problem, once: a value may be read in more than one way.
     pub fn add(&mut self, origin: Option<Origin>, key: &str, message: impl Into<String>) {
-        self.0.push(Problem {
+        let problem = Problem {
             origin,
             key: key.to_owned(),
             message: message.into(),
-        });
+        };
+        if !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
     }
 
     pub fn extend(&mut self, others: impl IntoIterator<Item = Problem>) {

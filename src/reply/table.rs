@@ -249,8 +249,8 @@ pub fn prune(
     Ok(())
 }
 
-/// Removes the oldest that have ended where rows or bytes are beyond the bounds; returns how many
-/// of both may come before that is to be looked at again.
+/// Removes the oldest that have ended where rows are beyond the bounds, and the answers alone of the
+/// oldest where bytes are; returns how many of both may come before that is to be looked at again.
 ///
 /// What is in flight here stays: it is bounded by the calls that are served at once.
 pub fn make_room(connection: &Connection, config: Config) -> rusqlite::Result<(i64, i64)> {
@@ -264,12 +264,28 @@ pub fn make_room(connection: &Connection, config: Config) -> rusqlite::Result<(i
             if rows <= most_rows && bytes <= most_bytes {
                 break;
             }
-            remove(connection, &run)?;
-            rows -= 1;
-            bytes -= size;
+            if rows <= most_rows && size > ROW_BYTES as i64 {
+                forget(connection, &run)?;
+                bytes -= size - ROW_BYTES as i64;
+            } else {
+                remove(connection, &run)?;
+                rows -= 1;
+                bytes -= size;
+            }
         }
     }
     Ok((max_rows - rows, max_bytes - bytes))
+}
+
+/// Drops an answer and leaves its row: who asks again hears that it was carried out.
+fn forget(connection: &Connection, run: &str) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached(
+            "UPDATE replies SET state = 'in_doubt', size = ?2, status = NULL, headers = NULL,
+                 body = NULL
+             WHERE run = ?1",
+        )?
+        .execute(params![run, ROW_BYTES as i64])
 }
 
 /// Lists some that have ended, oldest first: answers, and doubts only after all of these.

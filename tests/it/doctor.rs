@@ -1,6 +1,7 @@
 //! `doctor` finds what makes tasks slow, and finds nothing where nothing is.
 
 use crate::support::authority::{Authority, TlsFiles};
+use crate::support::client::client;
 use crate::support::command::{Ran, hermes};
 use crate::support::consul::Consul;
 use crate::support::contract::fraud_detection;
@@ -8,10 +9,13 @@ use crate::support::link::Link;
 use crate::support::port::free_port;
 use crate::support::road::{AGENT, ROUTE, application, callee, wait_known};
 use crate::support::sidecar::Sidecar;
+use crate::support::wait::wait_until;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// Examines with the settings of `sidecar`.
 async fn doctor(sidecar: &Sidecar, args: &[&str]) -> Ran {
@@ -134,6 +138,31 @@ async fn nothing_is_found_where_all_is_well() {
     assert!(places.is_sorted() && places[0].is_some(), "{ran:?}");
     assert!(ran.stderr.contains("nothing was found"), "{ran:?}");
     assert_eq!(served.calls(ROUTE), calls, "no call is made");
+}
+
+#[tokio::test]
+async fn the_only_instance_that_is_not_ready_is_found() {
+    let (mut served, consul) = tokio::join!(application(), Consul::start());
+    let callee = callee(&served)
+        .consul(&consul.address())
+        .set("application.health_interval", "100ms")
+        .start();
+    let caller = Sidecar::named("payment").consul(&consul.address()).start();
+    let (callee, caller) = tokio::join!(callee, caller);
+    wait_known(&caller, 1).await;
+    served.kill().await;
+    let health = format!("{}/hermes/health?agent={AGENT}", callee.inbound_url());
+    wait_until(WITHIN, "the callee is not ready", async || {
+        let answer = client().get(&health).send().await.unwrap();
+        answer.status() == 503
+    })
+    .await;
+    let ran = doctor(&caller, &["--samples", "3", "-o", "json", "--agent", AGENT]).await;
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let told = ran.json();
+    let messages = found(&told, "network").join("\n");
+    let alone = format!("answers 503, and no other of {AGENT} is found ready");
+    assert!(messages.contains(&alone), "{told}");
 }
 
 #[tokio::test]

@@ -80,6 +80,15 @@ async fn tasks_are_listed_followed_and_compared() {
     let nobody = ["task", "nobody", "--follow", "--timeout", "500ms"];
     let nobody = asked(&pair.collector, &nobody).await;
     assert_eq!(nobody.code, Some(4), "{nobody:?}");
+    for bad in [
+        &["task", ""][..],
+        &["task", "a b"],
+        &["task", "order-1", "--compare", "a b"],
+        &["task", "order-1", "--compare", "order-2", "--timeout", "1s"],
+    ] {
+        let bad = asked(&pair.collector, bad).await;
+        assert_eq!(bad.code, Some(2), "{bad:?}");
+    }
 
     let same = asked(
         &pair.collector,

@@ -219,7 +219,10 @@ async fn the_strictest_of_the_versions_that_answer_counts() {
 async fn what_cannot_be_asked_is_told_apart() {
     let mut body = fraud_detection();
     body["constraints"] = json!({"timeout_ms": 10_000});
-    let stand = Stand::of(body, |callee| callee).await;
+    let mut other = body.clone();
+    other["id"] = json!("other-work-v1.0");
+    let both = |callee: Setup| callee.contract(other, "POST", "/api/v1/other");
+    let stand = Stand::of(body, both).await;
     let calls = stand.application.calls(ROUTE);
     let ran = stand.verify(&["--calls", "5"]).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -235,7 +238,7 @@ async fn what_cannot_be_asked_is_told_apart() {
     let ran = stand.verify(&["--calls", "5", "--input", input]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
 
-    // A range leads to the contract of whoever serves it.
+    // A range leads to the contract of whoever serves it, also beside another one.
     let outbound = stand.caller.outbound_url();
     let range = ["verify", "fraud-detection@^1", "--outbound", &outbound];
     let ran = hermes(&[&range[..], &["--calls", "5", "--input", input]].concat()).await;

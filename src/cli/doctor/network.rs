@@ -166,7 +166,7 @@ pub(super) async fn examine(
         }
     }
     seen.sort_by(|one, other| (&one.host, one.port).cmp(&(&other.host, other.port)));
-    seen.iter().for_each(|one| judge(one, found));
+    seen.iter().for_each(|one| judge(one, &seen, found));
     seen
 }
 
@@ -368,7 +368,8 @@ async fn timed<T>(
     }
 }
 
-fn judge(seen: &Seen, found: &mut Findings) {
+/// Judges one address; `all` says who else there is.
+fn judge(seen: &Seen, all: &[Seen], found: &mut Findings) {
     let (place, agents) = (seen.authority(), seen.agents.join(", "));
     if let Some((part, told)) = &seen.trouble {
         let known = match seen.passing {
@@ -405,10 +406,32 @@ fn judge(seen: &Seen, found: &mut Findings) {
         Some(200) | None => {}
         Some(status) => {
             let message = format!("{place} ({agents}) is not ready: it answers {status}");
-            let remedy = "GET /hermes/health there says why; calls go to the others";
-            found.note(Step::Network, message, remedy);
+            let alone = alone(seen, all);
+            if alone.is_empty() {
+                let remedy = "GET /hermes/health there says why; calls go to the others";
+                return found.note(Step::Network, message, remedy);
+            }
+            let message = format!(
+                "{message}, and no other of {} is found ready",
+                alone.join(", ")
+            );
+            let remedy = "GET /hermes/health there says why; until one is ready, calls of it fail";
+            found.add(Step::Network, message, remedy);
         }
     }
+}
+
+/// Names the contracts at an address that nobody else can serve. Whoever was not asked may.
+fn alone<'a>(seen: &'a Seen, all: &[Seen]) -> Vec<&'a str> {
+    let may_serve = |other: &&Seen| {
+        other.trouble.is_none()
+            && other.status.is_none_or(|status| status == 200)
+            && other.passing != Some(false)
+    };
+    let others: Vec<&Seen> = all.iter().filter(may_serve).collect();
+    let is_alone = |agent: &&String| !others.iter().any(|other| other.agents.contains(agent));
+    let alone = seen.agents.iter().filter(is_alone);
+    alone.map(String::as_str).collect()
 }
 
 #[cfg(test)]
@@ -442,7 +465,7 @@ mod tests {
 
     fn messages(seen: &Seen) -> Vec<String> {
         let mut found = Findings::default();
-        judge(seen, &mut found);
+        judge(seen, std::slice::from_ref(seen), &mut found);
         found.all.into_iter().map(|one| one.message).collect()
     }
 
@@ -466,6 +489,41 @@ mod tests {
         for part in Part::ALL {
             assert!(messages(&seen(part, 40)).is_empty(), "{part:?}");
             assert_eq!(messages(&seen(part, 300)).len(), 1, "{part:?}");
+        }
+    }
+
+    #[test]
+    fn the_only_instance_that_is_not_ready_is_a_finding() {
+        let at = |port: u16, status: u16, passing: bool| Seen {
+            port,
+            status: Some(status),
+            passing: Some(passing),
+            ..seen(Part::Tcp, 1)
+        };
+        for (others, findings) in [
+            (vec![], 1),
+            (vec![at(2, 200, true)], 0),
+            (vec![at(2, 200, false)], 1),
+            (vec![at(2, 503, true)], 1),
+            (
+                vec![Seen {
+                    agents: vec!["b-v1.0".to_owned()],
+                    ..at(2, 200, true)
+                }],
+                1,
+            ),
+            (
+                vec![Seen {
+                    status: None,
+                    ..at(2, 200, true)
+                }],
+                0,
+            ),
+        ] {
+            let mut found = Findings::default();
+            let all: Vec<Seen> = std::iter::once(at(1, 503, true)).chain(others).collect();
+            judge(&all[0], &all, &mut found);
+            assert_eq!((found.all.len(), found.count()), (1, findings), "{all:?}");
         }
     }
 

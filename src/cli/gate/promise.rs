@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reqwest::StatusCode;
+use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
 
@@ -15,7 +16,7 @@ use super::calls::Outcome;
 use crate::cli::client;
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::contract::Contract;
+use crate::contract::{Contract, ContractId};
 
 /// For the sidecar's first use of a contract, which waits 2 s for Consul, and the way there and back.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,11 +87,17 @@ impl Promise {
 
 async fn contract(base: &str, agent: &str, within: Duration) -> Result<Contract, Failure> {
     let http = client::http(base, within)?;
-    // A range's id is not known yet; an instance that serves one contract needs none named.
-    let id = agent.split_once('@').map_or(agent, |(id, _version)| id);
-    let query = match agent.contains('^') {
-        true => String::new(),
-        false => format!("?agent={id}"),
+    let named = match agent.contains('^') {
+        true => named(&http, base, agent).await?,
+        false => Some(agent.to_owned()),
+    };
+    // An instance that serves one contract needs none named.
+    let (agent, query) = match &named {
+        Some(named) => {
+            let id = named.split_once('@').map_or(&**named, |(id, _version)| id);
+            (&**named, format!("?agent={id}"))
+        }
+        None => (agent, String::new()),
     };
     let path = format!("/agents/{agent}/hermes/handshake{query}");
     let request = http.get(client::url(base, &path));
@@ -105,4 +112,53 @@ async fn contract(base: &str, agent: &str, within: Duration) -> Result<Contract,
     Contract::from_slice(&answer.body).map_err(|problems| {
         Failure::Answer(format!("the contract of {agent} has faults: {problems}"))
     })
+}
+
+/// Asks the sidecar which contract calls to a range go to: the highest that can serve. Nothing
+/// where it cannot tell now, e.g. without Consul; calls go on with what is known.
+async fn named(http: &reqwest::Client, base: &str, range: &str) -> Result<Option<String>, Failure> {
+    let question = serde_json::json!({"agent": range}).to_string();
+    let request = http
+        .post(client::url(base, "/hermes/discover"))
+        .header("content-type", "application/json")
+        .body(question);
+    let answer = client::send("the sidecar", base, request).await?;
+    Ok(match answer.status.is_success() {
+        true => highest(&answer.body),
+        false => None,
+    })
+}
+
+/// Returns the last contract of the candidates, which come in the order of their versions.
+fn highest(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Found {
+        candidates: Vec<Candidate>,
+    }
+    #[derive(Deserialize)]
+    struct Candidate {
+        agent: String,
+    }
+    let found: Found = serde_json::from_slice(body).ok()?;
+    let id: ContractId = found.candidates.last()?.agent.parse().ok()?;
+    Some(id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_the_highest_contract_that_can_serve() {
+        let two = br#"{"candidates": [{"agent": "work-v1.2", "version": "1.2.0"},
+            {"agent": "work-v1.10", "version": "1.10.0"}], "excluded": []}"#;
+        for (body, named) in [
+            (&two[..], Some("work-v1.10")),
+            (br#"{"candidates": [], "excluded": []}"#, None),
+            (br#"{"candidates": [{"agent": "../x"}]}"#, None),
+            (b"<h1>who?</h1>", None),
+        ] {
+            assert_eq!(highest(body).as_deref(), named);
+        }
+    }
 }

@@ -3,6 +3,9 @@
 //! Times are those of the sidecars: `Server-Timing` has the caller's own parts first, then those
 //! of whoever was behind it. The admin listener is asked what is known of the contract; where it
 //! cannot be reached, the rest is told all the same.
+//!
+//! - only what the reply proves is told: a reply without times is of a call that was not begun
+//! - times of the caller are of all attempts together; only of a first that succeeds are they its own
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -21,8 +24,16 @@ pub(super) struct Before {
     agent: String,
     /// Where to ask what else is known; none where nobody answers.
     admin: Option<String>,
-    /// The body in use; none where the call is the first to want one.
-    cached: Option<String>,
+    /// The bodies of called contracts that were in use.
+    cached: Vec<Body>,
+}
+
+/// A contract's body as a sidecar holds it.
+#[derive(Debug, PartialEq, Eq)]
+struct Body {
+    agent: String,
+    version: String,
+    digest: String,
 }
 
 /// A call that was made.
@@ -58,7 +69,7 @@ impl Before {
             Ok(answer) if answer.status.is_success() => serde_json::from_slice(&answer.body).ok(),
             Ok(_) | Err(_) => None,
         };
-        let cached = known.as_ref().and_then(|known| in_use(known, &agent));
+        let cached = known.as_ref().map_or_else(Vec::new, in_use);
         Ok(Self {
             admin: known.is_some().then_some(base),
             agent,
@@ -70,7 +81,7 @@ impl Before {
     pub fn told(&self, call: &Call<'_>) -> String {
         let answer = call.answer;
         let hops = hops(answer);
-        let (ours, theirs) = (hops.first().cloned().unwrap_or_default(), hops.get(1));
+        let (ours, theirs) = (hops.first(), hops.get(1));
         let problem = problem(answer);
         let kind = problem.as_ref().map_or("", |(kind, _)| kind.as_str());
         let mut text = String::new();
@@ -79,11 +90,14 @@ impl Before {
             writeln!(text, "{name:<9} {}", plain(&told)).ok();
         };
         line("contract", self.contract(answer));
-        line("input", input(&ours, theirs, kind));
-        line("instance", self.instance(answer, &ours, theirs.is_some()));
+        line("input", input(answer, ours, theirs, kind));
+        line("instance", self.instance(answer, ours, theirs.is_some()));
         line("context", context(call));
-        line("callee", callee(&ours, theirs));
-        line("report", report(answer, &ours, theirs));
+        if let Some(told) = attempts(answer) {
+            line("attempts", told);
+        }
+        line("callee", callee(answer, ours, theirs));
+        line("report", report(answer, ours, theirs));
         line("output", output(answer, kind));
         if let Some((kind, detail)) = &problem {
             line("problem", format!("{kind}: {detail}"));
@@ -94,15 +108,32 @@ impl Before {
 
     fn contract(&self, answer: &Answer) -> String {
         let named = answer.header("hermes-agent").unwrap_or(&self.agent);
-        match (&self.admin, &self.cached) {
-            (None, _) => format!("{named} (the admin listener tells no more)"),
-            (Some(_), Some(body)) => format!("{named}, from the cache: {body}"),
-            (Some(_), None) => format!("{named}, pulled from the registry for this call"),
+        let stand_in = match is_degraded(answer) {
+            true => format!(", a fallback of {}", self.agent),
+            false => String::new(),
+        };
+        if self.admin.is_none() {
+            return format!("{named}{stand_in} (the admin listener tells no more)");
+        }
+        let (id, version) = match named.split_once('@') {
+            Some((id, version)) => (id, Some(version)),
+            None => (named, None),
+        };
+        let is_it = |body: &&Body| {
+            body.agent == id && version.is_none_or(|version| body.version == version)
+        };
+        match self.cached.iter().find(is_it) {
+            Some(Body {
+                version, digest, ..
+            }) => format!("{named}{stand_in}, from the cache: {version} {digest}"),
+            None => format!("{named}{stand_in}, not in use here before this call"),
         }
     }
 
-    fn instance(&self, answer: &Answer, ours: &Hop, was_reached: bool) -> String {
-        let chosen = format!("chosen in {}", millis(ours.route));
+    fn instance(&self, answer: &Answer, ours: Option<&Hop>, was_reached: bool) -> String {
+        let chosen = ours.map_or_else(String::new, |ours| {
+            format!(", chosen in {}", millis(ours.route))
+        });
         let explained = self.explained(answer);
         let address = |instance: &str| {
             let ranking = explained.as_ref()?["ranking"].as_array()?;
@@ -115,7 +146,7 @@ impl Before {
         };
         if let Some(instance) = answered(answer).filter(|_| was_reached) {
             let place = address(&instance).map_or_else(String::new, |place| format!(" ({place})"));
-            return format!("{instance}{place}, {chosen}");
+            return format!("{instance}{place}{chosen}");
         }
         let would = explained
             .as_ref()
@@ -144,29 +175,65 @@ impl Before {
     }
 }
 
-/// Names the body of a called contract that is in use.
-fn in_use(contracts: &Value, agent: &str) -> Option<String> {
-    let mut all = contracts.as_array()?.iter();
-    let found = all.find(|one| one["use"] == "called" && one["agent"] == agent)?;
-    let body = found["bodies"].as_array()?.first()?;
-    Some(format!(
-        "{} {}",
-        body["version"].as_str()?,
-        body["digest"].as_str()?
-    ))
+/// Lists the bodies of called contracts that are in use.
+fn in_use(contracts: &Value) -> Vec<Body> {
+    let all = contracts.as_array().into_iter().flatten();
+    let called = all.filter(|one| one["use"] == "called");
+    let bodies = called.flat_map(|one| {
+        let bodies = one["bodies"].as_array().into_iter().flatten();
+        bodies.filter_map(|body| {
+            Some(Body {
+                agent: one["agent"].as_str()?.to_owned(),
+                version: body["version"].as_str()?.to_owned(),
+                digest: body["digest"].as_str()?.to_owned(),
+            })
+        })
+    });
+    bodies.collect()
 }
 
-fn input(ours: &Hop, theirs: Option<&Hop>, kind: &str) -> String {
+/// Says whether a fallback has answered.
+fn is_degraded(answer: &Answer) -> bool {
+    answer.header("hermes-degraded") == Some("?1")
+}
+
+fn input(answer: &Answer, ours: Option<&Hop>, theirs: Option<&Hop>, kind: &str) -> String {
     const SENT: [&str; 4] = ["input-invalid", "bad-json", "body-required", "too-large"];
+    let is_refused = SENT.contains(&kind);
+    let Some(ours) = ours else {
+        return match is_refused {
+            true => "refused here, nothing was sent".to_owned(),
+            false => "not checked: the call was not begun".to_owned(),
+        };
+    };
     let took = millis(ours.validate);
-    match (SENT.contains(&kind), theirs) {
-        (true, None) => format!("refused here in {took}, nothing was sent"),
+    match (is_refused, theirs) {
         (true, Some(theirs)) => format!(
             "held good here, refused by the callee in {}",
             millis(theirs.validate)
         ),
-        (false, _) => format!("checked here; with the output {took}"),
+        (true, None) if ours.upstream > 0.0 => "held good here, refused by the callee".to_owned(),
+        (true, None) => format!("refused here in {took}, nothing was sent"),
+        (false, _) if answer.status.is_success() => {
+            format!("checked here; with the output {took}")
+        }
+        (false, _) if ours.validate > 0.0 => format!("checked here; all checks took {took}"),
+        (false, _) => "the reply tells of no check here".to_owned(),
     }
+}
+
+/// Tells how many attempts there were, as far as the reply knows: after a failure it is the reply
+/// of the agent asked for, whatever fallbacks were tried after it.
+fn attempts(answer: &Answer) -> Option<String> {
+    let number = answer.header("hermes-attempt")?;
+    Some(match (is_degraded(answer), answer.status.is_success()) {
+        (true, _) => format!("{number}, the last of them by a fallback"),
+        (false, true) => number.to_owned(),
+        (false, false) => {
+            let task = answer.header("hermes-task-id").unwrap_or("ID");
+            format!("{number} at least; fallbacks that failed too: hermes-sidecar task {task}")
+        }
+    })
 }
 
 fn context(call: &Call<'_>) -> String {
@@ -187,32 +254,41 @@ fn context(call: &Call<'_>) -> String {
     all.join("  ")
 }
 
-fn callee(ours: &Hop, theirs: Option<&Hop>) -> String {
-    match theirs {
-        Some(theirs) => format!(
-            "answered in {}: validate {}, application {}, record {}",
-            millis(ours.upstream),
-            millis(theirs.validate),
-            millis(theirs.upstream),
-            millis(theirs.record)
+fn callee(answer: &Answer, ours: Option<&Hop>, theirs: Option<&Hop>) -> String {
+    let Some(ours) = ours.filter(|ours| ours.upstream > 0.0) else {
+        return "not asked".to_owned();
+    };
+    let waited = millis(ours.upstream);
+    let Some(theirs) = theirs else {
+        return format!("no answer of its sidecar; all attempts together took {waited}");
+    };
+    let is_first = answer.header("hermes-attempt") == Some("1") && answer.status.is_success();
+    let (answered, together) = match is_first {
+        true => (format!("answered in {waited}"), String::new()),
+        false => (
+            "answered".to_owned(),
+            format!("; all attempts together took {waited}"),
         ),
-        None if ours.upstream > 0.0 => {
-            format!(
-                "asked, and no answer of its sidecar in {}",
-                millis(ours.upstream)
-            )
-        }
-        None => "not asked".to_owned(),
-    }
+    };
+    format!(
+        "{answered}: validate {}, application {}, record {}{together}",
+        millis(theirs.validate),
+        millis(theirs.upstream),
+        millis(theirs.record)
+    )
 }
 
-fn report(answer: &Answer, ours: &Hop, theirs: Option<&Hop>) -> String {
-    let Some(state) = answer.header("hermes-state") else {
+fn report(answer: &Answer, ours: Option<&Hop>, theirs: Option<&Hop>) -> String {
+    let Some(ours) = ours else {
         return "none: there was no attempt".to_owned();
     };
-    let theirs = theirs.map(|hop| format!(", at the callee in {}", millis(hop.record)));
+    let state = answer
+        .header("hermes-state")
+        .unwrap_or("no state in the reply");
+    // The reply goes out after a while whether the report is stored or not.
+    let theirs = theirs.map(|hop| format!(", {} by the callee", millis(hop.record)));
     format!(
-        "{state}, committed here in {}{}",
+        "{state}; its record was waited for {} here{}",
         millis(ours.record),
         theirs.unwrap_or_default()
     )
@@ -309,7 +385,7 @@ mod tests {
         let before = Before {
             agent: "fraud-v1.0".into(),
             admin: None,
-            cached: None,
+            cached: Vec::new(),
         };
         before.told(&Call {
             answer,
@@ -338,6 +414,7 @@ mod tests {
                 ("server-timing", "db;dur=4"),
                 ("hermes-agent", "fraud-v1.0@1.0.0"),
                 ("hermes-task-id", "t-1"),
+                ("hermes-attempt", "1"),
                 ("hermes-state", "completed"),
                 ("content-digest", "sha-256=:abc:"),
             ],
@@ -358,9 +435,10 @@ mod tests {
 contract  fraud-v1.0@1.0.0 (the admin listener tells no more)
 input     checked here; with the output 0.500 ms
 instance  fraud-1, chosen in 0.100 ms
-context   task t-1  sla P0  tags gpu
+context   task t-1  attempt 1  sla P0  tags gpu
+attempts  1
 callee    answered in 7.000 ms: validate 0.200 ms, application 5.000 ms, record 0.400 ms
-report    completed, committed here in 0.300 ms, at the callee in 0.400 ms
+report    completed; its record was waited for 0.300 ms here, 0.400 ms by the callee
 output    checked again here and held good, sha-256=:abc:
 total     9.000 ms
 ";
@@ -385,7 +463,7 @@ total     9.000 ms
             "input     refused here in 0.500 ms, nothing was sent\n",
             "instance  none has answered\n",
             "callee    not asked\n",
-            "report    none: there was no attempt\n",
+            "report    no state in the reply; its record was waited for 0.300 ms here\n",
             "problem   input-invalid: because\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
@@ -397,11 +475,115 @@ total     9.000 ms
         );
         let text = told(&silent);
         for line in [
-            "callee    asked, and no answer of its sidecar in 7.000 ms\n",
-            "report    timeout, committed here in 0.300 ms\n",
+            "callee    no answer of its sidecar; all attempts together took 7.000 ms\n",
+            "report    timeout; its record was waited for 0.300 ms here\n",
             "output    none to check: status 504\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
+        }
+    }
+    #[test]
+    fn a_call_that_was_not_begun_has_no_report_and_no_check() {
+        for (kind, state) in [
+            ("unknown-agent", None),
+            ("no-instance", Some("failed_execution")),
+        ] {
+            let mut reply = answer(
+                503,
+                &[],
+                &format!(r#"{{"type":"urn:hermes:problem:{kind}","detail":"because"}}"#),
+            );
+            if let Some(state) = state {
+                let state = HeaderValue::from_static(state);
+                reply.headers.insert("hermes-state", state);
+            }
+            let text = told(&reply);
+            for line in [
+                "input     not checked: the call was not begun\n",
+                "instance  none has answered\n",
+                "callee    not asked\n",
+                "report    none: there was no attempt\n",
+            ] {
+                assert!(text.contains(line), "{line}{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn retries_and_fallbacks_are_told_and_share_their_times() {
+        const THEIRS: (&str, &str) = (
+            "server-timing",
+            "validate;dur=0.200, route;dur=0.000, upstream;dur=5.000, record;dur=0.400",
+        );
+        let together = "; all attempts together took 7.000 ms\n";
+        for (status, attempt, degraded, line) in [
+            (200, "2", "?0", "attempts  2\n"),
+            (
+                200,
+                "3",
+                "?1",
+                "attempts  3, the last of them by a fallback\n",
+            ),
+            (
+                502,
+                "1",
+                "?0",
+                "attempts  1 at least; fallbacks that failed too: hermes-sidecar task t-1\n",
+            ),
+        ] {
+            let reply = answer(
+                status,
+                &[
+                    OURS,
+                    THEIRS,
+                    ("hermes-task-id", "t-1"),
+                    ("hermes-attempt", attempt),
+                    ("hermes-degraded", degraded),
+                ],
+                "{}",
+            );
+            let text = told(&reply);
+            assert!(text.contains(line), "{line}{text}");
+            assert!(text.contains(together), "{text}");
+            assert!(text.contains("callee    answered: validate"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_digest_shown_is_of_the_body_that_answered() {
+        let contracts = serde_json::json!([
+            {"use": "served", "agent": "own-v1.0"},
+            {"use": "called", "agent": "fraud-v1.0", "bodies": [
+                {"version": "1.0.0", "digest": "sha-256:a"}, {"version": "1.0.1", "digest": "sha-256:b"}]},
+        ]);
+        let before = Before {
+            agent: "fraud-v1.0".into(),
+            admin: Some("http://127.0.0.1:1".into()),
+            cached: in_use(&contracts),
+        };
+        for (named, degraded, line) in [
+            (
+                "fraud-v1.0@1.0.1",
+                "?0",
+                "fraud-v1.0@1.0.1, from the cache: 1.0.1 sha-256:b",
+            ),
+            (
+                "fraud-v1.0@1.0.2",
+                "?0",
+                "fraud-v1.0@1.0.2, not in use here before this call",
+            ),
+            (
+                "rules-v1.0@1.0.0",
+                "?1",
+                "rules-v1.0@1.0.0, a fallback of fraud-v1.0, not in use here before this call",
+            ),
+        ] {
+            let reply = answer(
+                200,
+                &[("hermes-agent", named), ("hermes-degraded", degraded)],
+                "{}",
+            );
+            assert_eq!(before.contract(&reply), line);
         }
     }
 }

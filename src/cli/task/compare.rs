@@ -121,13 +121,19 @@ fn write_row(text: &mut String, row: &Row, palette: Palette) {
     ));
     for side in [&row.task, &row.other] {
         let told = match side {
-            Some(side) => format!(
-                "step {} at {}, {} ms: {}",
-                plain(&side.step_id),
-                plain(&side.instance),
-                side.duration_ms,
-                word(&side.state, palette)
-            ),
+            Some(side) => {
+                // A call that nobody could be found for has none.
+                let place = match side.instance.as_str() {
+                    "" => String::new(),
+                    instance => format!(" at {}", plain(instance)),
+                };
+                format!(
+                    "step {}{place}, {} ms: {}",
+                    plain(&side.step_id),
+                    side.duration_ms,
+                    word(&side.state, palette)
+                )
+            }
             None => "no such step".to_owned(),
         };
         text.push_str(&format!("    {told}\n"));
@@ -152,7 +158,7 @@ mod tests {
                 {"agent": "a-v1.0", "differs": [], "input": "equal", "output": "equal",
                  "task": side("s1", "completed"), "other": side("s1", "completed")},
                 {"agent": "b-v1.0", "differs": ["missing"], "input": "unknown", "output": "unknown",
-                 "task": side("s2", "completed"), "other": null},
+                 "task": {"step_id": "s2", "instance": "", "state": "failed_execution", "duration_ms": 0}, "other": null},
             ],
         });
         let comparison = serde_json::from_value(comparison).unwrap();
@@ -163,7 +169,7 @@ t-1 and t-2: the ways part at step s2 (b-v1.0): only the first task has it
     step s1 at a-1, 5 ms: completed
     step s1 at a-1, 5 ms: completed
   b-v1.0  differs: missing  (input unknown, output unknown)
-    step s2 at a-1, 5 ms: completed
+    step s2, 0 ms: failed_execution
     no such step
     the ways part here
 ";

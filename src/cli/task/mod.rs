@@ -14,6 +14,7 @@ use super::client;
 use super::collector::{Asking, CollectorPlace, pass_on, refused};
 use super::exit::{Exit, Failure};
 use super::output::{self, Palette};
+use crate::task::Id;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -27,16 +28,17 @@ Examples:
   hermes-sidecar task order-17 --compare order-16")]
 pub(super) struct TaskArgs {
     /// Task id, as in the header Hermes-Task-Id.
-    id: String,
+    #[arg(value_parser = Id::parse)]
+    id: Id,
     /// Go on showing the task until it has ended, also one that has not begun.
     #[arg(long)]
     follow: bool,
     /// Length after which --follow gives up, e.g. 30s; default: never.
-    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration, requires = "follow")]
+    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration, requires = "follow", conflicts_with = "compare")]
     timeout: Option<Duration>,
     /// Show where this other task went another way.
-    #[arg(long, value_name = "OTHER", conflicts_with = "follow")]
-    compare: Option<String>,
+    #[arg(long, value_name = "OTHER", value_parser = Id::parse, conflicts_with = "follow")]
+    compare: Option<Id>,
     #[command(flatten)]
     place: CollectorPlace,
     #[command(flatten)]
@@ -45,13 +47,14 @@ pub(super) struct TaskArgs {
 
 pub(super) fn task(args: TaskArgs) -> Result<Exit, Failure> {
     let asking = Asking::at(args.place)?;
+    let id = args.id.as_str();
     if args.follow {
-        return follow::follow(&asking, &args.id, args.timeout, args.output);
+        return follow::follow(&asking, id, args.timeout, args.output);
     }
     if let Some(other) = &args.compare {
-        return compare::compare(&asking, &args.id, other, args.output);
+        return compare::compare(&asking, id, other.as_str(), args.output);
     }
-    let answer = client::block_on(asking.get(&["tasks", &args.id], &[], is_task))?;
+    let answer = client::block_on(asking.get(&["tasks", id], &[], is_task))?;
     if !answer.status.is_success() {
         return refused(&answer, args.output);
     }

@@ -1,10 +1,13 @@
 //! A task drawn for people: a line for the task, one for each step and attempt, its states below.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 
 use crate::cli::output::{Palette, Tone, plain};
 
-/// A chain of calls is refused beyond this depth; deeper indentation would only be noise.
+/// A chain of calls is refused beyond this depth; deeper indentation would only be noise, so a
+/// step below it says in words whose it is.
 const MAX_DEPTH: usize = 32;
 
 /// What of the collector's answer is shown; fields it may leave out are empty.
@@ -90,12 +93,8 @@ pub(super) fn timeline(task: &Task, palette: Palette) -> String {
         let end = task.ended_at.as_deref().unwrap_or("still open");
         text.push_str(&format!("  from {} to {}\n", plain(start), plain(end)));
     }
-    let roots = task
-        .steps
-        .iter()
-        .filter(|step| parent(task, step).is_none());
-    for step in roots {
-        write_step(&mut text, task, step, 1, palette);
+    for place in places(&task.steps) {
+        write_step(&mut text, &place, palette);
     }
     match &task.chain {
         serde_json::Value::Array(breaks) if !breaks.is_empty() => {
@@ -108,34 +107,70 @@ pub(super) fn timeline(task: &Task, palette: Palette) -> String {
     text
 }
 
-/// Finds the step that made this one; a step that names itself or nobody we know is a root.
-fn parent<'a>(task: &'a Task, step: &Step) -> Option<&'a Step> {
-    let name = step
-        .parent_step
-        .as_deref()
-        .filter(|name| *name != step.step_id)?;
-    task.steps.iter().find(|other| other.step_id == name)
+/// A step where it is drawn.
+struct Place<'a> {
+    step: &'a Step,
+    depth: usize,
+    /// Its parent, where the place itself does not show it.
+    below: Option<&'a str>,
 }
 
-fn write_step(text: &mut String, task: &Task, step: &Step, depth: usize, palette: Palette) {
-    let pad = "  ".repeat(depth);
+/// Lays out every step once, each below the one that made it. A step that names itself or nobody we
+/// know begins a tree; so does the first of a circle, or none of it would be seen.
+fn places(steps: &[Step]) -> Vec<Place<'_>> {
+    let mut named: HashMap<&str, usize> = HashMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        named.entry(&step.step_id).or_insert(at);
+    }
+    let parent = |step: &Step| {
+        let name = step.parent_step.as_deref()?;
+        named.get(name).copied().filter(|_| name != step.step_id)
+    };
+    let mut children = vec![Vec::new(); steps.len()];
+    let mut roots = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        match parent(step) {
+            Some(parent) => children[parent].push(at),
+            None => roots.push(at),
+        }
+    }
+    let mut is_placed = vec![false; steps.len()];
+    let mut places = Vec::with_capacity(steps.len());
+    for root in roots.into_iter().chain(0..steps.len()) {
+        let mut waiting = vec![(root, 1)];
+        while let Some((at, depth)) = waiting.pop() {
+            if std::mem::replace(&mut is_placed[at], true) {
+                continue;
+            }
+            let step = &steps[at];
+            let is_shown = (2..=MAX_DEPTH).contains(&depth) || parent(step).is_none();
+            places.push(Place {
+                step,
+                depth: depth.min(MAX_DEPTH),
+                below: step.parent_step.as_deref().filter(|_| !is_shown),
+            });
+            waiting.extend(children[at].iter().rev().map(|child| (*child, depth + 1)));
+        }
+    }
+    places
+}
+
+fn write_step(text: &mut String, place: &Place<'_>, palette: Palette) {
+    let step = place.step;
+    let pad = "  ".repeat(place.depth);
     let degraded = if step.degraded { "  degraded" } else { "" };
+    let below = place.below.map_or_else(String::new, |parent| {
+        format!(" below step {}", plain(parent))
+    });
+    let name = format!("step {}{below}", plain(&step.step_id));
     text.push_str(&format!(
         "{pad}{}  {}{degraded}  {}\n",
         plain(&step.agent),
         word(&step.state, palette),
-        palette.paint(Tone::Faint, &format!("step {}", plain(&step.step_id))),
+        palette.paint(Tone::Faint, &name),
     ));
     for attempt in &step.attempts {
         write_attempt(text, step, attempt, &pad, palette);
-    }
-    if depth < MAX_DEPTH {
-        let is_child = |other: &&Step| {
-            parent(task, other).is_some_and(|parent| parent.step_id == step.step_id)
-        };
-        for child in task.steps.iter().filter(is_child) {
-            write_step(text, task, child, depth + 1, palette);
-        }
     }
 }
 
@@ -181,7 +216,7 @@ fn write_attempt(text: &mut String, step: &Step, attempt: &Attempt, pad: &str, p
             .as_deref()
             .or(fault.title.as_deref())
             .unwrap_or_default();
-        let kind = palette.paint(Tone::Bad, &fault.kind).into_owned();
+        let kind = palette.paint(Tone::Bad, &plain(&fault.kind)).into_owned();
         text.push_str(&format!("{pad}    {kind}: {}\n", plain(told)));
     }
 }
@@ -262,7 +297,7 @@ mod tests {
                  "state": "failed_validation", "degraded": false,
                  "attempts": [{"attempt": 1, "agent": "fraud-detection-v1.0", "state": "failed_validation",
                    "states": [{"state": "pending", "at": "x", "reporter": "caller"}],
-                   "error": {"kind": "input-invalid", "title": "no", "detail": "no \u{1b}[2J amount"}}]},
+                   "error": {"kind": "input\u{1b}[31m-invalid", "title": "no", "detail": "no \u{1b}[2J amount"}}]},
                 {"step_id": "a", "call_id": "c1", "agent": "pay-order-v1.0", "state": "completed", "degraded": true,
                  "attempts": [{"attempt": 2, "agent": "pay-order-v1.0", "instance": "pay-7401", "state": "completed",
                    "duration_ms": 12, "late": true,
@@ -289,17 +324,31 @@ task t1  completed  completed in 12 ms
     fraud-detection-v1.0  failed_validation  step b
       attempt 1: pending → failed_validation
         x  pending            caller
-        input-invalid: no \u{fffd}[2J amount
+        input\u{fffd}[31m-invalid: no \u{fffd}[2J amount
   chain ok
 ";
         assert_eq!(text, expected);
     }
 
     #[test]
-    fn circles_and_gaps_do_not_hang_or_panic() {
+    fn circles_and_gaps_hide_no_step() {
         let circle = json!({"steps": [
-            {"step_id": "a", "parent_step": "b"}, {"step_id": "b", "parent_step": "a"}, {"step_id": "c", "parent_step": "c"}]});
-        assert!(render(circle).contains("step c"));
+            {"step_id": "a", "parent_step": "b"}, {"step_id": "b", "parent_step": "a"},
+            {"step_id": "c", "parent_step": "c"}, {"step_id": "d", "parent_step": "gone"}]});
+        let lines = ["step c", "step d", "step a below step b", "  step b"];
+        let lines: String = lines.map(|line| format!("      {line}\n")).concat();
+        assert_eq!(render(circle), format!("task   \n{lines}"));
         assert_eq!(render(json!({})), "task   \n");
+    }
+
+    #[test]
+    fn a_deep_chain_is_shown_to_its_end() {
+        let step = |n: usize| json!({"step_id": format!("s{n}"), "parent_step": format!("s{}", n.wrapping_sub(1))});
+        let steps: Vec<_> = (0..1000).map(step).collect();
+        let text = render(json!({"steps": steps}));
+        assert_eq!(text.lines().count(), 1001);
+        let last = text.lines().last().unwrap();
+        assert!(last.ends_with("step s999 below step s998"), "{last}");
+        assert!(!text.contains("step s31 below"), "its place shows it");
     }
 }

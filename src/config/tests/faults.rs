@@ -154,6 +154,10 @@ fn every_fault_names_place_and_remedy() {
             "2 limits.idle_timeout: must be from 1ms to 1day",
         ),
         (
+            "[collector]\nretention = '1s'",
+            "2 collector.retention: must be from 1m to 3650days",
+        ),
+        (
             "[consul]\nchecks = ['http']",
             "2 consul.checks: must hold \"ttl\"",
         ),
@@ -208,6 +212,41 @@ fn every_fault_names_place_and_remedy() {
         assert!(
             !problems.iter().any(|problem| problem.contains("secret")),
             "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn what_was_meant_for_postgresql_is_no_path_and_is_not_repeated() {
+    for store in [
+        "host=127.0.0.1 user=hermes password=secret",
+        "password = 'secret' host = db",
+        "HOST=secret",
+        "postgres:/hermes:secret@h/t",
+        "postgresql:hermes:secret@h/t",
+        " Postgres:/hermes:secret@h/t",
+        "jdbc:postgresql://h/t?password=secret",
+        "postgres://hermes:secret@h:x/t",
+    ] {
+        let config = format!("[collector]\nstore = \"{store}\"\n");
+        for role in [Role::Collector, Role::Sidecar] {
+            let problems = World::with(&config).problems(role);
+            let told = problems.join("\n");
+            let times = told.matches("collector.store: ").count();
+            assert_eq!(times, 1, "{store}: {told}");
+            assert!(!told.contains("secret"), "{store}: {told}");
+        }
+    }
+    for path in [
+        "/var/lib/user=1/a.db",
+        "a=b.db",
+        "./host=1.db",
+        "postgres.db",
+    ] {
+        let world = World::with(&format!("[collector]\nstore = \"{path}\"\n"));
+        assert!(
+            Settings::load(&world.source, Role::Collector).is_ok(),
+            "{path}"
         );
     }
 }
