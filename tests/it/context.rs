@@ -465,7 +465,9 @@ async fn the_key_of_the_served_call_does_not_leave_for_a_foreign_host() {
             ];
             answer = Answer::Call {
                 url: url.clone(),
-                headers: headers.map(|(name, value)| (name.into(), value.into())).into(),
+                headers: headers
+                    .map(|(name, value)| (name.into(), value.into()))
+                    .into(),
                 body: json!({}),
                 then: Box::new(answer),
             };

@@ -327,7 +327,8 @@ fn given(reply: &Reply) -> Response<Body> {
 fn bodiless(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
-        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        head.headers
+            .insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Response::from_parts(head, Body::empty())
 }

@@ -233,7 +233,12 @@ mod tests {
             ("POST", "localhost", "/hermes/calls/c", "method-not-allowed"),
             ("GET", "a-v1.0.hermes", "/hermes/calls/c?x", "reply of c"),
             ("HEAD", "a-v1.hermes", "/hermes/calls/c", "reply of c"),
-            ("GET", "x", "http://a-v1.0.hermes/hermes/calls/c", "reply of c"),
+            (
+                "GET",
+                "x",
+                "http://a-v1.0.hermes/hermes/calls/c",
+                "reply of c",
+            ),
             ("GET", "a.hermes", "/hermes/calls/c", "unknown-agent"),
             (
                 "POST",
