@@ -277,6 +277,11 @@ async fn an_instance_that_dies_at_work_leaves_it_undone_or_done_once() {
     assert_eq!(reply.status, 502, "{reply:?}");
     // The last attempt was refused, but the first may have been carried out.
     assert_eq!(reply.header("hermes-executed"), "?1");
+    let told = reply.problem(502, "upstream-unreachable")["detail"].to_string();
+    assert!(
+        told.contains("last attempt") && told.contains("earlier"),
+        "{told}"
+    );
     assert_eq!(crew.received(&task).len(), 1);
     let attempts = crew.attempts(&task, 3).await;
     assert_eq!(

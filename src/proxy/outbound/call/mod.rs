@@ -196,7 +196,7 @@ impl Call {
             }
             Given::Trouble(ref mut trouble) => {
                 if self.reached {
-                    trouble.executed = Some(true);
+                    tell_of_earlier(trouble);
                 }
                 let mut response = respond::trouble(trouble, &names, proxy);
                 self.timing.write(response.headers_mut());
@@ -257,4 +257,15 @@ impl Call {
         let metrics = &self.outbound.recorder.metrics;
         metrics.overhead(Direction::Outbound, self.timing.own(took));
     }
+}
+
+/// Says of a call's last failure what holds of the call: where it reached nobody, an earlier
+/// attempt had.
+fn tell_of_earlier(last: &mut Trouble) {
+    if last.executed != Some(true) {
+        let detail = &last.detail;
+        last.detail =
+            format!("in the last attempt: {detail}; an earlier attempt may have been carried out");
+    }
+    last.executed = Some(true);
 }
