@@ -212,7 +212,7 @@ pub static KEYS: &[Key] = &[
     key("tls.ca", Kind::File, r#""""#, "trusted roots, PEM"),
 
     key("retry.budget_percent", Kind::Count(0, 100), "20", "retries per hundred calls").live(),
-    key("retry.budget_min_per_second", Kind::Count(0, 1000), "3", "retries that are always allowed").live(),
+    key("retry.budget_min_per_second", Kind::Count(0, 1000), "3", "retries a second that are allowed however little traffic there is").live(),
     key("retry.backoff", Kind::Length(1, HOUR), r#""25ms""#, "wait before the first retry").live(),
     key("retry.max_backoff", Kind::Length(1, HOUR), r#""250ms""#, "longest wait before a retry").live(),
 

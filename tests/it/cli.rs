@@ -398,9 +398,9 @@ fn the_completion_is_a_script_that_its_shell_takes() {
 
 #[test]
 fn task_draws_a_timeline_or_passes_the_collectors_answer_on() {
-    let body = r#"{"task_id":"t/1","state":"completed","verdict":"ok","steps":[{"step_id":"s","call_id":"c","agent":"a-v1.0","state":"completed","degraded":false,"attempts":[{"attempt":1,"agent":"a-v1.0","instance":"i","state":"completed","states":[{"state":"pending","at":"1","reporter":"caller"},{"state":"dispatched","at":"2","reporter":"caller"},{"state":"executing","at":"3","reporter":"callee"},{"state":"completed","at":"4","reporter":"callee"}],"duration_ms":5}]}],"chain":"ok"}"#;
+    let body = r#"{"task_id":"t.1","state":"completed","verdict":"ok","steps":[{"step_id":"s","call_id":"c","agent":"a-v1.0","state":"completed","degraded":false,"attempts":[{"attempt":1,"agent":"a-v1.0","instance":"i","state":"completed","states":[{"state":"pending","at":"1","reporter":"caller"},{"state":"dispatched","at":"2","reporter":"caller"},{"state":"executing","at":"3","reporter":"callee"},{"state":"completed","at":"4","reporter":"callee"}],"duration_ms":5}]}],"chain":"ok"}"#;
     let (url, served) = answers("200 OK", "", body);
-    let output = run(&["task", "t/1", "--collector", &url]);
+    let output = run(&["task", "t.1", "--collector", &url]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let drawn = text(&output.stdout);
     assert!(
@@ -412,11 +412,11 @@ fn task_draws_a_timeline_or_passes_the_collectors_answer_on() {
         served
             .join()
             .unwrap()
-            .starts_with("GET /tasks/t%2F1 HTTP/1.1\r\n")
+            .starts_with("GET /tasks/t.1 HTTP/1.1\r\n")
     );
 
     let (url, served) = answers("200 OK", "", body);
-    let output = run(&["task", "t/1", "--collector", &url, "-o", "json"]);
+    let output = run(&["task", "t.1", "--collector", &url, "-o", "json"]);
     assert_eq!(text(&output.stdout).trim_end(), body);
     served.join().unwrap();
 
@@ -427,7 +427,7 @@ fn task_draws_a_timeline_or_passes_the_collectors_answer_on() {
         ("404 Not Found", "nothing here"),
     ] {
         let (url, served) = answers(status, "", told);
-        let output = run(&["task", "t/1", "--collector", &url, "-o", "json"]);
+        let output = run(&["task", "t.1", "--collector", &url, "-o", "json"]);
         served.join().unwrap();
         assert_eq!(output.status.code(), Some(3), "{told}");
         assert!(output.stdout.is_empty(), "{told}");

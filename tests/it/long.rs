@@ -4,6 +4,7 @@ mod hung_step;
 
 use crate::field_cases::{leaving, waiting};
 use crate::of_three::{self, FAULTS, Share};
+use crate::support::postgres::Postgres;
 use crate::support::program::is_long;
 use crate::{
     all_failing, canary, compatibility, consul_outage, delivery, restart, rolling, rollout,
@@ -107,7 +108,8 @@ async fn of_three_instances_one_at_fault_makes_nothing_happen_twice() {
 #[tokio::test]
 async fn everything_is_restarted_under_load_unnoticed() {
     if is_long() {
-        rolling::restarted_under_load(50, None).await;
+        let postgres = Postgres::start().await;
+        rolling::restarted_under_load(50, Some(&postgres.url())).await;
     }
 }
 

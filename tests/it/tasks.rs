@@ -173,13 +173,13 @@ async fn a_call_is_traced_step_by_step() {
     assert_eq!(first.stdout, fraud_output().to_string());
     let address = pair.callee.inbound_url().replace("http://", "");
     for part in [
-        "contract  fraud-detection-v1.0@1.0.0, pulled from the registry for this call\n",
+        "contract  fraud-detection-v1.0@1.0.0, not in use here before this call\n",
         "instance  fraud-detection-v1.0-",
         &format!("({address}, 1 fit), chosen in "),
         "context   task traced  step ",
         "sla P1",
         "callee    answered in ",
-        "report    completed, committed here in ",
+        "report    completed; its record was waited for ",
         "output    checked again here and held good, sha-256=:",
     ] {
         assert!(first.stderr.contains(part), "{part}: {}", first.stderr);
