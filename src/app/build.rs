@@ -15,18 +15,18 @@ use crate::consul::{Client, Outcome};
 use crate::contract::Compiled;
 use crate::contract::trust::Trust;
 use crate::contract::watch::Directory;
-use crate::deferred::{self, Deferred, Side};
+use crate::deferred::{Deferred, Side};
 use crate::identity::local::Local;
 use crate::identity::tls::{Clients, Tls};
 use crate::lifecycle::{Lifecycle, Observer, Phase};
 use crate::proxy::inbound::{Inbound, Roster};
 use crate::proxy::outbound::Outbound;
 use crate::proxy::{Active, Keep, Keeper, Recorder, Tunnels, Upstream, Upstreams};
-use crate::reply::{self, Replies};
+use crate::reply::Replies;
 use crate::reporter::{Order, Shipper};
 use crate::socket::{self, Listener, Live, Routes, Serve, ServerTls};
 use crate::spool::Spool;
-use crate::store::Store;
+use crate::store::{Bounds, Store};
 use crate::telemetry::metrics::{Direction, Sidecar as Metrics};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -336,13 +336,13 @@ impl Builder {
     }
 
     fn replies(&self) -> Replies {
-        Replies::new(self.state.clone(), &self.boot, reply::Config::default())
+        Replies::new(self.state.clone(), &self.boot, Bounds::default())
     }
 
     fn deferred(&self, side: Side) -> Deferred {
-        let (metrics, config) = (self.metrics.clone(), deferred::Config::default());
+        let (metrics, bounds) = (self.metrics.clone(), Bounds::default());
         let degraded = Arc::new(move || metrics.durability_degraded());
-        Deferred::new(side, self.state.clone(), &self.boot, config, degraded)
+        Deferred::new(side, self.state.clone(), &self.boot, bounds, degraded)
     }
 
     fn probe(

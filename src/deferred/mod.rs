@@ -17,13 +17,13 @@ mod table;
 pub use open::{Open, Stage};
 pub use table::MIGRATION;
 
-use crate::store::{Store, StoreError, Urgency};
+use crate::store::{Bounds, Room, Store, StoreError, Urgency};
 use crate::task::{Id, State, Timestamp};
 use bytes::Bytes;
 use claim::{Claim, Claims};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -36,22 +36,6 @@ pub const MOST_OPEN: usize = 10_000;
 const WAIT: Duration = Duration::from_millis(50);
 /// Every so many calls, what has had its time goes.
 const PRUNE_EVERY: u32 = 64;
-
-/// How much is kept at most, of both sides together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    pub max_rows: u64,
-    pub max_bytes: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            max_rows: 100_000,
-            max_bytes: 256 << 20,
-        }
-    }
-}
 
 /// Which listener a call came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,21 +93,14 @@ pub struct Deferred {
     store: Store,
     /// Random per start: a row of another start was left by a process that is no more.
     boot: Arc<str>,
-    config: Config,
+    /// Of both sides together.
+    bounds: Bounds,
     degraded: Degraded,
     calls: Calls,
     seats: Arc<Semaphore>,
     claims: Claims,
     begun: Arc<AtomicU32>,
     room: Arc<Room>,
-}
-
-/// What may come before rows and bytes are counted again; at first nothing, since nobody has
-/// counted yet.
-#[derive(Debug, Default)]
-struct Room {
-    rows: AtomicI64,
-    bytes: AtomicI64,
 }
 
 /// The calls that this process has open, or whose reply is on its way into the file.
@@ -146,12 +123,12 @@ pub struct Entry {
 }
 
 impl Deferred {
-    pub fn new(side: Side, store: Store, boot: &str, config: Config, degraded: Degraded) -> Self {
+    pub fn new(side: Side, store: Store, boot: &str, bounds: Bounds, degraded: Degraded) -> Self {
         Self {
             side,
             store,
             boot: Arc::from(boot),
-            config,
+            bounds,
             degraded,
             calls: Arc::default(),
             seats: Arc::new(Semaphore::new(MOST_OPEN)),
@@ -229,16 +206,14 @@ impl Deferred {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let room = &self.room;
-        let rows_left = room.rows.fetch_sub(rows, Ordering::Relaxed) - rows;
-        let bytes_left = room.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         Upkeep {
             is_due: before.is_multiple_of(PRUNE_EVERY),
-            has_room: rows_left > 0 && bytes_left > 0,
+            has_room: room.take(rows, bytes),
             coming: (rows, bytes),
             side: self.side,
             calls: self.calls.clone(),
             boot: self.boot.clone(),
-            config: self.config,
+            bounds: self.bounds,
             room: room.clone(),
         }
     }
@@ -335,7 +310,7 @@ struct Upkeep {
     side: Side,
     calls: Calls,
     boot: Arc<str>,
-    config: Config,
+    bounds: Bounds,
     room: Arc<Room>,
 }
 
@@ -351,9 +326,8 @@ impl Upkeep {
                 side: self.side.as_str(),
                 is_open: &|name| calls.contains_key(name),
             };
-            let left = table::make_room(connection, &here, self.config, self.coming)?;
-            self.room.rows.store(left.0, Ordering::Relaxed);
-            self.room.bytes.store(left.1, Ordering::Relaxed);
+            let left = table::make_room(connection, &here, self.bounds, self.coming)?;
+            self.room.counted(left);
         }
         Ok(())
     }

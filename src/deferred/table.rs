@@ -1,6 +1,7 @@
 //! The table of late calls: one row per call and side, from its acknowledgement to its last use.
 
-use super::{Config, KEPT, MOST_OPEN, Name, Reply};
+use super::{KEPT, MOST_OPEN, Name, Reply};
+use crate::store::Bounds;
 use crate::task::{Id, State, Timestamp};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -29,9 +30,6 @@ pub const MIGRATION: &str = "
 
 /// No call is open for longer than a day; a row without a reply outlives its call by `KEPT`.
 const LONGEST: Duration = Duration::from_secs(25 * 3_600);
-/// Where there is too much, this share of the bounds is left, so that the rows are not counted
-/// again with the next call.
-const LEFT_PERCENT: i64 = 99;
 /// How many rows go at once; more would hold the one writer up.
 const MOST_REMOVED: usize = 2_000;
 /// What a row takes beside its reply.
@@ -183,20 +181,18 @@ pub struct Here<'a> {
 pub fn make_room(
     connection: &Connection,
     here: &Here<'_>,
-    config: Config,
+    bounds: Bounds,
     (more_rows, more_bytes): (i64, i64),
 ) -> rusqlite::Result<(i64, i64)> {
-    let signed = |bound: u64| i64::try_from(bound).unwrap_or(i64::MAX);
-    let (max_rows, max_bytes) = (signed(config.max_rows), signed(config.max_bytes));
     let (rows, bytes): (i64, i64) = connection
         .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM deferred")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let mut rows = rows.saturating_add(more_rows);
     let mut bytes = bytes.saturating_add(more_bytes);
-    if rows >= max_rows || bytes >= max_bytes {
-        let share = |bound: i64| bound / 100 * LEFT_PERCENT;
+    if bounds.are_reached(rows, bytes) {
+        let aim = bounds.aim();
         for (row, size) in removable(connection, here)? {
-            if rows <= share(max_rows) && bytes <= share(max_bytes) {
+            if rows <= aim.max_rows && bytes <= aim.max_bytes {
                 break;
             }
             connection
@@ -206,7 +202,7 @@ pub fn make_room(
             bytes -= size;
         }
     }
-    Ok((max_rows - rows, max_bytes - bytes))
+    Ok((bounds.max_rows - rows, bounds.max_bytes - bytes))
 }
 
 /// Lists some that may go, oldest first: replies, then what was left without one. Which calls of the

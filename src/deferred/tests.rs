@@ -15,7 +15,7 @@ fn store(directory: &TempDir) -> Store {
     Store::open(&path, &SCHEMA, Options::default()).unwrap().0
 }
 
-fn deferred(store: &Store, boot: &str, config: Config) -> Deferred {
+fn deferred(store: &Store, boot: &str, config: Bounds) -> Deferred {
     Deferred::new(Side::Caller, store.clone(), boot, config, Arc::new(|| {}))
 }
 
@@ -56,14 +56,14 @@ async fn found(deferred: &Deferred, call: &str) -> String {
 async fn a_reply_is_found_also_by_the_next_process() {
     let directory = TempDir::new().unwrap();
     let store = store(&directory);
-    let first = deferred(&store, "boot-1", Config::default());
+    let first = deferred(&store, "boot-1", Bounds::default());
     let entry = begin(&first, "c").await;
     entry.open.moved(State::Executing);
     assert_eq!(found(&first, "c").await, "open executing");
     let open = entry.open.clone();
     entry.answered(reply("{}")).await;
     assert!(matches!(open.stage(), Stage::Ended(_)));
-    let second = deferred(&store, "boot-2", Config::default());
+    let second = deferred(&store, "boot-2", Bounds::default());
     for side in [&first, &second] {
         match side.find(&name("c")).await.unwrap() {
             Found::Ended(again) => assert_eq!(*again, reply("{}")),
@@ -85,14 +85,14 @@ async fn a_reply_is_found_also_by_the_next_process() {
 async fn what_was_left_open_is_in_doubt() {
     let directory = TempDir::new().unwrap();
     let store = store(&directory);
-    let first = deferred(&store, "boot-1", Config::default());
+    let first = deferred(&store, "boot-1", Bounds::default());
     // As a kill leaves it.
     std::mem::forget(begin(&first, "killed").await);
     let given_up = begin(&first, "given-up").await;
     let open = given_up.open.clone();
     drop(given_up);
     assert!(matches!(open.stage(), Stage::Lost));
-    let second = deferred(&store, "boot-2", Config::default());
+    let second = deferred(&store, "boot-2", Bounds::default());
     // The end that was queued is behind this.
     drop(begin(&second, "behind").await);
     assert_eq!(found(&second, "killed").await, "in doubt t executing");
@@ -104,7 +104,7 @@ async fn what_was_left_open_is_in_doubt() {
 #[tokio::test]
 async fn a_newer_attempt_takes_the_place_of_an_older_one() {
     let directory = TempDir::new().unwrap();
-    let deferred = deferred(&store(&directory), "boot-1", Config::default());
+    let deferred = deferred(&store(&directory), "boot-1", Bounds::default());
     let older = begin(&deferred, "c").await;
     let newer = begin(&deferred, "c").await;
     older.answered(reply("old")).await;
@@ -116,7 +116,7 @@ async fn a_newer_attempt_takes_the_place_of_an_older_one() {
 #[tokio::test]
 async fn the_oldest_replies_go_when_there_are_too_many() {
     let directory = TempDir::new().unwrap();
-    let config = Config {
+    let config = Bounds {
         max_rows: 200,
         max_bytes: 2 << 20,
     };
@@ -149,7 +149,7 @@ async fn the_oldest_replies_go_when_there_are_too_many() {
 #[tokio::test]
 async fn there_is_an_end_to_open_calls() {
     let directory = TempDir::new().unwrap();
-    let deferred = deferred(&store(&directory), "boot-1", Config::default());
+    let deferred = deferred(&store(&directory), "boot-1", Bounds::default());
     let seats: Vec<Seat> = std::iter::from_fn(|| deferred.seat()).collect();
     assert_eq!(seats.len(), MOST_OPEN);
     drop(seats);

@@ -17,12 +17,12 @@ mod live;
 mod table;
 
 use crate::identity::Digest;
-use crate::store::{Store, StoreError};
+use crate::store::{Bounds, Room, Store, StoreError};
 use crate::task::{Failure, Id, State, Timestamp};
 use bytes::Bytes;
 use live::Live;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -33,59 +33,18 @@ pub const KEPT: Duration = Duration::from_secs(3_600);
 /// How long a doubt stands: whoever asks again later starts anew.
 pub const DOUBTED: Duration = Duration::from_secs(24 * 3_600);
 
-/// How much is kept at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    pub max_rows: u64,
-    pub max_bytes: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            max_rows: 100_000,
-            max_bytes: 256 << 20,
-        }
-    }
-}
-
 /// The record of one sidecar; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Replies {
     store: Store,
     /// Random per start: a row of another start was left by a process that is no more.
     boot: Arc<str>,
-    config: Config,
+    bounds: Bounds,
     begun: Arc<AtomicU32>,
     room: Arc<Room>,
     live: Arc<Live>,
     /// One moment by both clocks.
     started: (Timestamp, Instant),
-}
-
-/// What may come before rows and bytes are counted again; at first nothing, since nobody has
-/// counted yet.
-#[derive(Debug, Default)]
-struct Room {
-    rows: AtomicI64,
-    bytes: AtomicI64,
-}
-
-impl Room {
-    /// Takes a row's place; false if it is time to count.
-    fn takes_row(&self) -> bool {
-        self.rows.fetch_sub(1, Ordering::Relaxed) > 0 && self.bytes.load(Ordering::Relaxed) > 0
-    }
-
-    fn takes(&self, bytes: usize) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    fn counted(&self, (rows, bytes): (i64, i64)) {
-        self.rows.store(rows, Ordering::Relaxed);
-        self.bytes.store(bytes, Ordering::Relaxed);
-    }
 }
 
 /// What makes two requests the same.
@@ -150,11 +109,11 @@ pub struct Ticket {
 }
 
 impl Replies {
-    pub fn new(store: Store, boot: &str, config: Config) -> Self {
+    pub fn new(store: Store, boot: &str, bounds: Bounds) -> Self {
         Self {
             store,
             boot: Arc::from(boot),
-            config,
+            bounds,
             begun: Arc::default(),
             room: Arc::default(),
             live: Arc::default(),
@@ -199,14 +158,14 @@ impl Replies {
         let now = self.now();
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
         let prune = before.is_multiple_of(table::PRUNE_EVERY);
-        let (config, room, live) = (self.config, self.room.clone(), self.live.clone());
-        let has_room = room.takes_row();
+        let (bounds, room, live) = (self.bounds, self.room.clone(), self.live.clone());
+        let has_room = room.take(1, 0);
         self.store.append(move |connection| {
             if prune {
                 table::prune(connection, &begun.boot, &live, now)?;
             }
             if !has_room {
-                room.counted(table::make_room(connection, config)?);
+                room.counted(table::make_room(connection, bounds)?);
             }
             table::begin(connection, &begun, &live, now)
         })
@@ -245,7 +204,8 @@ impl Replies {
 
     fn settle(&self, run: Id, end: table::End) {
         let now = self.now();
-        self.room.takes(table::size(&end));
+        let size = i64::try_from(table::size(&end)).unwrap_or(i64::MAX);
+        self.room.take(0, size);
         let (live, left, refused) = (self.live.clone(), run.clone(), run.clone());
         let queued = self.store.offer(
             move |connection| table::end(connection, &run, end, now),

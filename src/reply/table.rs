@@ -1,8 +1,9 @@
 //! The table of answers: one row per key, from the beginning of the work to the end of the row.
 
 use super::live::Live;
-use super::{Answer, Config, DOUBTED, KEPT, Name};
+use super::{Answer, DOUBTED, KEPT, Name};
 use crate::identity::Digest;
+use crate::store::Bounds;
 use crate::task::{Id, State, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::sync::Arc;
@@ -30,9 +31,6 @@ pub const MIGRATION: &str = "
 
 /// Every so many beginnings, what has had its time goes.
 pub const PRUNE_EVERY: u32 = 64;
-/// Where there is too much, this share of the bounds is left: counting a hundred thousand rows
-/// takes milliseconds of the one writer, and so does removing a thousand.
-const LEFT_PERCENT: i64 = 99;
 /// What a row takes beside its answer.
 const ROW_BYTES: usize = 512;
 /// Rows in flight have no end of their own; this one only has to fit the column.
@@ -253,18 +251,17 @@ pub fn prune(
 /// oldest where bytes are; returns how many of both may come before that is to be looked at again.
 ///
 /// What is in flight here stays: it is bounded by the calls that are served at once.
-pub fn make_room(connection: &Connection, config: Config) -> rusqlite::Result<(i64, i64)> {
-    let (max_rows, max_bytes) = (signed(config.max_rows), signed(config.max_bytes));
+pub fn make_room(connection: &Connection, bounds: Bounds) -> rusqlite::Result<(i64, i64)> {
     let (mut rows, mut bytes): (i64, i64) = connection
         .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM replies")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if rows >= max_rows || bytes >= max_bytes {
-        let (most_rows, most_bytes) = (share(max_rows), share(max_bytes));
+    if bounds.are_reached(rows, bytes) {
+        let aim = bounds.aim();
         for (run, size) in ended(connection)? {
-            if rows <= most_rows && bytes <= most_bytes {
+            if rows <= aim.max_rows && bytes <= aim.max_bytes {
                 break;
             }
-            if rows <= most_rows && size > ROW_BYTES as i64 {
+            if rows <= aim.max_rows && size > ROW_BYTES as i64 {
                 forget(connection, &run)?;
                 bytes -= size - ROW_BYTES as i64;
             } else {
@@ -274,7 +271,7 @@ pub fn make_room(connection: &Connection, config: Config) -> rusqlite::Result<(i
             }
         }
     }
-    Ok((max_rows - rows, max_bytes - bytes))
+    Ok((bounds.max_rows - rows, bounds.max_bytes - bytes))
 }
 
 /// Drops an answer and leaves its row: who asks again hears that it was carried out.
@@ -297,14 +294,6 @@ fn ended(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()
-}
-
-fn share(bound: i64) -> i64 {
-    bound / 100 * LEFT_PERCENT
-}
-
-fn signed(bound: u64) -> i64 {
-    i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
 fn remove(connection: &Connection, run: &str) -> rusqlite::Result<usize> {

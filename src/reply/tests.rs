@@ -48,7 +48,7 @@ async fn ticket(replies: &Replies, key: &str) -> Ticket {
 #[tokio::test]
 async fn the_same_request_gets_the_same_answer() {
     let directory = TempDir::new().unwrap();
-    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    let replies = Replies::new(open(&directory), "boot-1", Bounds::default());
     let first = ticket(&replies, "k").await;
     let begin = || replies.begin(name("k"), payload(), WITHIN);
     assert!(matches!(begin().await, Found::InFlight));
@@ -71,7 +71,7 @@ async fn the_same_request_gets_the_same_answer() {
 #[tokio::test]
 async fn what_was_not_carried_out_can_be_begun_again() {
     let directory = TempDir::new().unwrap();
-    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    let replies = Replies::new(open(&directory), "boot-1", Bounds::default());
     ticket(&replies, "k").await.undone();
     ticket(&replies, "k").await.answered(answer("{}"));
 }
@@ -79,7 +79,7 @@ async fn what_was_not_carried_out_can_be_begun_again() {
 #[tokio::test]
 async fn a_ticket_that_is_let_go_of_leaves_a_doubt() {
     let directory = TempDir::new().unwrap();
-    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    let replies = Replies::new(open(&directory), "boot-1", Bounds::default());
     drop(ticket(&replies, "k").await);
     let found = replies.begin(name("k"), payload(), WITHIN).await;
     assert!(
@@ -91,7 +91,7 @@ async fn a_ticket_that_is_let_go_of_leaves_a_doubt() {
 #[tokio::test]
 async fn a_doubt_names_the_state_it_was_left_in() {
     let directory = TempDir::new().unwrap();
-    let replies = Replies::new(open(&directory), "boot-1", Config::default());
+    let replies = Replies::new(open(&directory), "boot-1", Bounds::default());
     ticket(&replies, "k").await.doubted(State::Timeout);
     let found = replies.begin(name("k"), payload(), WITHIN).await;
     assert!(matches!(found, Found::InDoubt(State::Timeout)), "{found:?}");
@@ -101,7 +101,7 @@ async fn a_doubt_names_the_state_it_was_left_in() {
 async fn a_dead_process_leaves_doubts_and_its_answers() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);
-    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    let replies = Replies::new(store.clone(), "boot-1", Bounds::default());
     let open_one = ticket(&replies, "open").await;
     ticket(&replies, "done").await.answered(answer("{}"));
     // Committed before the file is closed, as a kill would leave it.
@@ -109,7 +109,7 @@ async fn a_dead_process_leaves_doubts_and_its_answers() {
     store.close().await.unwrap();
     drop(open_one);
 
-    let replies = Replies::new(open(&directory), "boot-2", Config::default());
+    let replies = Replies::new(open(&directory), "boot-2", Bounds::default());
     let found = replies.begin(name("open"), payload(), WITHIN).await;
     assert!(
         matches!(found, Found::InDoubt(State::Executing)),
@@ -123,7 +123,7 @@ async fn a_dead_process_leaves_doubts_and_its_answers() {
 async fn an_asker_that_goes_away_takes_its_beginning_back_and_no_other() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);
-    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    let replies = Replies::new(store.clone(), "boot-1", Bounds::default());
     // Polled once, so that the row is queued, and let go of before the answer.
     let free = hold_up(&store);
     let mut gone = Box::pin(replies.begin(name("gone"), payload(), WITHIN));
@@ -152,7 +152,7 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 #[tokio::test]
 async fn the_record_is_bounded_and_what_is_in_flight_stays() {
     let directory = TempDir::new().unwrap();
-    let config = Config {
+    let config = Bounds {
         max_rows: 300,
         max_bytes: 1 << 30,
     };
@@ -177,7 +177,7 @@ async fn the_record_is_bounded_and_what_is_in_flight_stays() {
 #[tokio::test]
 async fn bytes_are_bounded_by_the_oldest_answers() {
     let directory = TempDir::new().unwrap();
-    let config = Config {
+    let config = Bounds {
         max_rows: 1_000,
         max_bytes: 400_000,
     };
@@ -207,7 +207,7 @@ async fn bytes_are_bounded_by_the_oldest_answers() {
 async fn rows_end() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);
-    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    let replies = Replies::new(store.clone(), "boot-1", Bounds::default());
     ticket(&replies, "k").await.answered(answer("{}"));
     drop(ticket(&replies, "doubt").await);
     let age = "UPDATE replies SET ends_at = 1";
@@ -237,7 +237,7 @@ fn hold_up(store: &Store) -> std::sync::mpsc::Sender<()> {
 async fn a_slow_disk_hides_neither_what_is_under_way_nor_what_was_answered() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);
-    let replies = Replies::new(store.clone(), "boot-1", Config::default());
+    let replies = Replies::new(store.clone(), "boot-1", Bounds::default());
     ticket(&replies, "old").await.answered(answer("{}"));
     // Committed before the writer is held up.
     drop(replies.begin(name("old"), payload(), WITHIN).await);
@@ -265,7 +265,7 @@ async fn a_slow_disk_hides_neither_what_is_under_way_nor_what_was_answered() {
 async fn an_end_that_cannot_be_written_leaves_a_doubt_that_goes() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);
-    let config = Config {
+    let config = Bounds {
         max_rows: 1,
         max_bytes: 1 << 30,
     };

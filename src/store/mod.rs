@@ -10,6 +10,7 @@ mod fault;
 mod file;
 mod queue;
 mod reader;
+mod room;
 mod schema;
 mod writer;
 
@@ -17,6 +18,7 @@ mod writer;
 mod tests;
 
 pub use fault::{FaultKind, OpenError, StoreError};
+pub use room::{Bounds, Room};
 pub use schema::Schema;
 
 use queue::{Queue, Refused};

@@ -350,10 +350,10 @@ fn kept(response: Response<Body>) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deferred::{Config, MIGRATION, Side};
+    use crate::deferred::{MIGRATION, Side};
     use crate::lifecycle::{Lifecycle, Phase};
     use crate::proxy::attempt::Recorder;
-    use crate::store::{Options, Schema, Store};
+    use crate::store::{Bounds, Options, Schema, Store};
     use metrics::Direction;
     use tokio_util::task::TaskTracker;
 
@@ -372,7 +372,7 @@ mod tests {
             Side::Callee,
             store,
             "boot-1",
-            Config::default(),
+            Bounds::default(),
             Arc::new(|| {}),
         );
         let recorder = Recorder::sample(&directory.path().join("spool.db")).await;
